@@ -7,7 +7,7 @@ use tacit_arrays::{ActivationGranularity, Int8Inputs, Int8Training, Packed, Prep
 use tacit_core::{Aval, Error, Result, Value, tree};
 
 use super::Model;
-use super::surgery::{nothing_made, relative_error};
+use super::surgery::{IMPLICIT, nothing_made, relative_error};
 use crate::array_leaves::ArrayLeaves;
 use crate::lora::seed_of;
 use crate::matrices::no_matrix;
@@ -433,7 +433,7 @@ fn left(path: &str, value: &Value, exact: bool, format: &AnyFormat) -> Result<Op
     let trained = inner.downcast::<Prepared>().is_some() || inner.downcast::<TrainedCodes>().is_some();
     let taken = trained || inner.family::<dyn Packed>().is_some();
     let reason = match (inner, no_matrix(path, &aval)) {
-        (Value::Implicit(_), _) if !taken => "it is implicit, and neither codes nor prepared",
+        (Value::Implicit(_), _) if !taken => IMPLICIT,
         _ if !aval.dtype.is_float() => "it is not float",
         (_, Some(reason)) if !exact => reason,
         _ => return format.stochastic().unwrap_or(&**format).misfit(&aval),

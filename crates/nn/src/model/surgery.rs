@@ -247,7 +247,7 @@ fn fits(path: &str, expected: &Aval, value: &Value) -> Result<()> {
 }
 
 /// Why a rule passes by codes, and whatever else is not dense.
-const IMPLICIT: &str = "it is implicit already";
+pub(super) const IMPLICIT: &str = "it is implicit already";
 
 /// The error of rules that make nothing of any parameter: why not of what they name, once for each reason.
 pub(super) fn nothing_made(what: &str, left: &[(String, String)], paths: String) -> Error {

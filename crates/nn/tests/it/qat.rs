@@ -8,7 +8,7 @@ use mlx_rs::{nn, transforms};
 use tacit_arrays::format::{self, Affine, Nf4};
 use tacit_arrays::{ActivationGranularity, Int8Inputs, Prepared};
 use tacit_core::{Counters, Policy, Result, Value};
-use tacit_nn::{LoraConfig, Missing, Model, Outcome, ParameterFilter, QatConfig, Rules};
+use tacit_nn::{Missing, Model, Outcome, ParameterFilter, QatConfig, Rules};
 
 use crate::types::{error, normal, numbers};
 
@@ -311,11 +311,6 @@ fn what_cannot_be_prepared_is_told() {
         no parameter of the model is prepared
         help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight"#]]
     .assert_eq(&error(model().prepare("layer.*", AFFINE)).to_string());
-    let adapted = model().lora("*.weight", LoraConfig::default()).expect("adapts");
-    let said = error(adapted.prepare("*.weight", AFFINE)).to_string();
-    // Codes are prepared, so there is no help of how they are quantized anew.
-    assert!(said.contains("layers.0.weight: it is implicit, and neither codes nor prepared\n"), "{said}");
-    assert!(!said.contains("codes are quantized anew"), "{said}");
     let double = QatConfig::new(Nf4 { block: 64, double: true }).trained_scales();
     expect![[r#"
         the parameter layers.0.weight: the format nf4:64:double has no scales that can be trained
