@@ -81,7 +81,8 @@ pub(crate) fn compile(source: &Path, mlx: &Mlx, compiler: &Compiler) -> Result<(
     build.objects(error.try_compile_intermediates().map_err(not_compiled)?);
 
     build.define("mlx_detail_compile", "mlx_sys_detail_compile");
-    build.file(own.join("error.cpp")).file(own.join("version.cpp")).file(own.join("compile.cpp"));
+    build.define("mlx_hadamard_transform", "mlx_sys_hadamard_transform");
+    build.files(["error.cpp", "version.cpp", "compile.cpp", "hadamard.cpp"].map(|file| own.join(file)));
     let mut sources = files(source, "cpp")?;
     sources.retain(|file| file.file_name().is_some_and(|name| name != "error.cpp"));
     if !environment::is_apple() {

@@ -178,3 +178,21 @@ fn fail_and_go_on() {
         chain(1000).eval().expect("nothing fails");
     }
 }
+
+#[test]
+fn a_hadamard_transform_of_a_length_without_a_matrix_is_an_error_of_the_op() {
+    for length in [1, 2, 48, 112, 320, 1024] {
+        let row = ops::ones::<f32>(&[2, length]).expect("records");
+        assert!(row.hadamard_transform(0.5).and_then(|y| y.eval()).is_ok(), "{length}");
+    }
+    for length in [7, 36, 520, 560 * 3] {
+        let row = ops::ones::<f32>(&[2, length]).expect("records");
+        let error =
+            row.hadamard_transform(0.5).expect_err("MLX would write behind the array, or refuse it in the eval");
+        let text = format!("The last axis has {length} elements, which is not m * 2^k with an m of 1, 12, 20 or 28.");
+        assert_eq!(without_place(error.what()), format!("[hadamard_transform] {text}"));
+    }
+    let empty = ops::ones::<f32>(&[0, 7]).expect("records");
+    let error = empty.hadamard_transform(0.5).expect_err("it has no elements");
+    assert!(error.what().contains("empty"), "{error}");
+}
