@@ -196,3 +196,23 @@ fn a_hadamard_transform_of_a_length_without_a_matrix_is_an_error_of_the_op() {
     let error = empty.hadamard_transform(0.5).expect_err("it has no elements");
     assert!(error.what().contains("empty"), "{error}");
 }
+
+#[test]
+fn a_reduction_without_shapes_may_be_over_axes_of_one_element() {
+    let rows = Array::from_iter((0..12).map(|i| i as f32 - 5.0), &[3, 1, 4]);
+    let columns = rows.swap_axes(0, 2).expect("a view");
+    let reductions: [fn(&Array) -> Result<Array, Exception>; 5] = [
+        |x| x.sum_axis(1, true),
+        |x| x.prod_axis(1, true),
+        |x| x.max_axis(1, true),
+        |x| x.min_axis(1, true),
+        |x| x.any_axis(1, true),
+    ];
+    for reduction in reductions {
+        for x in [&rows, &columns] {
+            let expected = reduction(x).expect("MLX leaves it out");
+            let result = compile(reduction, true)(x).expect("a result");
+            assert!(result.eq_values(&expected).expect("one shape"), "{result} and not {expected}");
+        }
+    }
+}
