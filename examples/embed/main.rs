@@ -11,7 +11,6 @@ mod pairs;
 mod source;
 mod text;
 
-use std::error::Error;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -21,8 +20,9 @@ use std::{fs, io};
 use clap::Parser;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, memory};
+use tacit::arrays::Gptq;
 use tacit::io::Tensors;
-use tacit::model::Missing;
+use tacit::model::{Missing, Observations};
 use tacit::prelude::*;
 
 use bert::{Bert, Config, Pooling};
@@ -30,7 +30,7 @@ use finetune::finetune;
 use source::Source;
 use text::{Text, Tokens, progress};
 
-type Outcome<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+type Outcome<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Embeds sentences, one a line, and prints the nearest pairs
 #[derive(Parser, Debug)]
@@ -43,6 +43,9 @@ struct Options {
     /// rules; with several, each in turn
     #[arg(long, value_delimiter = ',', default_value = "nf4:64")]
     weights: Vec<String>,
+    /// A file with sentences, one a line, of what the encoder is for: codes are chosen by GPTQ for what it computes on them
+    #[arg(long, value_name = "FILE")]
+    calibrate: Option<PathBuf>,
     /// The sentences of a batch
     #[arg(long, default_value_t = 32)]
     batch: usize,
@@ -76,8 +79,8 @@ fn optional(folder: &Path, file: &str) -> Outcome<Option<(PathBuf, serde_json::V
 /// The weights of the linear layers, by path.
 const LINEAR: &str = "layers.*.{query,key,value,output,up,down}.weight";
 
-/// The encoder with the parameters in `folder`, held as `weights` says.
-fn encoder(folder: &Path, weights: &str) -> Outcome<Model<Bert>> {
+/// The encoder with the parameters in `folder`.
+fn encoder(folder: &Path) -> Outcome<Model<Bert>> {
     let file = folder.join("config.json");
     let text = fs::read(&file).map_err(|error| named(&file, &error))?;
     let mut config: Config = serde_json::from_slice(&text).map_err(|error| named(&file, &error))?;
@@ -92,12 +95,32 @@ fn encoder(folder: &Path, weights: &str) -> Outcome<Model<Bert>> {
     };
     // What else is stored, such as a pooler, is left.
     model.assign(model.avals().into_keys().map(given).collect::<Result<_>>()?, Missing::Refuse)?;
-    // The rules in a file, or one format for all linear weights.
-    Ok(match Path::new(weights) {
-        _ if weights == "f32" => model,
-        file if file.extension().is_some() => model.quantize("*", &Rules::load(file)?)?,
-        _ => model.quantize(LINEAR, weights)?,
+    Ok(model)
+}
+
+/// The model with its weights held as `weights` says: the rules in a file, or one format for all linear weights.
+fn held(model: Model<Bert>, weights: &str, seen: Option<&Observations>) -> Outcome<Model<Bert>> {
+    let (pattern, rules) = match Path::new(weights) {
+        _ if weights == "f32" => return Ok(model),
+        file if file.extension().is_some() => ("*", Rules::load(file)?),
+        _ => (LINEAR, Rules::new().quantize(LINEAR, weights)?),
+    };
+    Ok(match seen {
+        Some(seen) => model.quantize_observed(pattern, &rules, seen, &Gptq::default().with_refits(2)?)?,
+        None => model.quantize(pattern, &rules)?,
     })
+}
+
+/// What the linear weights are multiplied with while the encoder embeds the sentences of `file`.
+fn observed(file: &Path, folder: &Path, text: &Text, batch: usize) -> Outcome<Observations> {
+    let sentences = text.tokens(&lines(&fs::read_to_string(file).map_err(|error| named(file, &error))?))?;
+    let bar = progress("calibration", sentences.len(), "sentences")?;
+    let seen = encoder(folder)?.observe(LINEAR, |model| {
+        let run = |batch: &bert::Batch| Ok(model.run(|bert| bert.embed(batch))?);
+        text.embedded(&sentences, batch, &bar, run).map_err(Error::Function)
+    })?;
+    bar.finish_and_clear();
+    Ok(seen)
 }
 
 /// What an encoder made of the sentences, and what it took.
@@ -112,8 +135,7 @@ struct Row {
     materialized: u64,
 }
 
-fn embed(name: &str, folder: &Path, text: &Text, sentences: &[Tokens], options: &Options) -> Outcome<Row> {
-    let mut model = encoder(folder, name)?;
+fn measured(mut model: Model<Bert>, name: &str, text: &Text, sentences: &[Tokens], options: &Options) -> Outcome<Row> {
     let bar = progress(name, sentences.len(), "sentences")?;
     let mut run = |batch: &bert::Batch| Ok(model.run(|bert| bert.embed(batch))?);
     // What is read and compiled at the first use is not part of what is measured.
@@ -176,7 +198,7 @@ fn run(options: &Options) -> Outcome<()> {
     let text = Text::open(&folder)?;
     if options.finetune {
         let weights = options.weights.first().map_or("f32", String::as_str);
-        return finetune(encoder(&folder, weights)?, &text);
+        return finetune(held(encoder(&folder)?, weights, None)?, &text);
     }
     let input = match &options.file {
         Some(file) => fs::read_to_string(file).map_err(|error| named(file, &error))?,
@@ -188,7 +210,12 @@ fn run(options: &Options) -> Outcome<()> {
     }
     let sentences = text.tokens(&lines)?;
 
-    let float = embed("f32", &folder, &text, &sentences, options)?;
+    let seen = options.calibrate.as_ref().map(|file| observed(file, &folder, &text, options.batch)).transpose()?;
+    let embed = |name: &str| {
+        let model = held(encoder(&folder)?, name, seen.as_ref())?;
+        measured(model, name, &text, &sentences, options)
+    };
+    let float = embed("f32")?;
     if let Some(file) = &options.reference {
         let expected = Tensors::open(file)?.get("embeddings")?;
         let largest: f32 = float.embeddings.subtract(expected)?.abs()?.max(None)?.try_item_exact()?;
@@ -196,7 +223,7 @@ fn run(options: &Options) -> Outcome<()> {
     }
     let mut rows = vec![float];
     for name in options.weights.iter().filter(|name| *name != "f32") {
-        rows.push(embed(name, &folder, &text, &sentences, options)?);
+        rows.push(embed(name)?);
     }
 
     println!("{} sentences of {} tokens\n", lines.len(), sentences.iter().map(Vec::len).sum::<usize>());
