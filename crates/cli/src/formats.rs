@@ -7,7 +7,7 @@ use tacit_core::{Aval, Error, Result};
 use tacit_io::Gguf;
 use tacit_io::layout::other_name;
 use tacit_models::{Decoder, Formats};
-use tacit_nn::{DecoderRules, Model, Outcome, Parameters, Pattern, Report, Rules};
+use tacit_nn::{DecoderRules, IntoQatConfig, Model, Outcome, Parameters, Pattern, Report, Rules};
 
 use crate::output::note;
 
@@ -51,10 +51,10 @@ pub(crate) fn quantized(checkpoint: &Path, model: Model<Decoder>, formats: &Form
     Ok(model)
 }
 
-/// The decoder whose weights of these layers are trained for a format, all of them.
-pub(crate) fn prepared(model: Model<Decoder>, layers: &str, format: &str) -> Result<Model<Decoder>> {
+/// The decoder whose weights of these layers are trained for a format, all of them; the seed is of codes that are drawn.
+pub(crate) fn prepared(model: Model<Decoder>, layers: &str, format: &str, seed: u64) -> Result<Model<Decoder>> {
     let pattern: Pattern = layers.parse()?;
-    let model = model.prepare(layers, format)?;
+    let model = model.prepare(layers, format.into_config()?.seed(seed))?;
     let named =
         model.avals().into_iter().filter(|(path, aval)| pattern.matches(path, aval) && is_float_matrix(path, aval));
     let named: Vec<String> = named.map(|(path, _)| path).collect();
@@ -92,6 +92,7 @@ fn unfit(report: &Report, paths: &[String]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
+    use mlx_rs::{Array, random};
 
     use super::*;
     use crate::small_decoder::config;
@@ -100,13 +101,27 @@ mod tests {
     fn a_weight_that_would_not_be_trained_is_an_error() -> Result<()> {
         let config = config(24)?;
         let model = || Model::new(Decoder::new(&config)?);
-        let error = prepared(model()?, "model.layers.*_proj.weight", "affine:4:32").expect_err("two do not fit");
+        let error = prepared(model()?, "model.layers.*_proj.weight", "affine:4:32", 0).expect_err("two do not fit");
         expect![[r#"
             model.layers.0.mlp.down_proj.weight and 1 more stay as they are: the last axis of f32[32,24] is not whole groups of 32, as affine has them
             help: take a format that fits all of them, or name fewer by `--layers`; what is implicit already becomes floats by `tacit convert --as hugging-face`"#]]
         .assert_eq(&error.to_string());
-        let fitting = prepared(model()?, "model.layers.*.{q,k,v,o,gate,up}_proj.weight", "affine:4:32")?;
+        let fitting = prepared(model()?, "model.layers.*.{q,k,v,o,gate,up}_proj.weight", "affine:4:32", 0)?;
         assert!(fitting.get("model.layers.1.mlp.up_proj.weight")?.is_implicit());
+        Ok(())
+    }
+
+    #[test]
+    fn codes_are_drawn_by_the_seed() -> Result<()> {
+        let path = "model.layers.0.mlp.up_proj.weight";
+        let weight = random::normal::<f32>(&[32, 32], None, None, &random::key(0)?)?;
+        let drawn = |seed| -> Result<Array> {
+            let mut model = Model::new(Decoder::new(&config(32)?)?)?;
+            model.set(path, weight.clone())?;
+            prepared(model, path, "int8+stochastic", seed)?.get(path)?.dense()
+        };
+        let (first, again, other) = (drawn(0)?, drawn(0)?, drawn(1)?);
+        assert!(first == again && first != other);
         Ok(())
     }
 }

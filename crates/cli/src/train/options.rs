@@ -69,7 +69,7 @@ pub(crate) struct Options {
     /// `--keep-activations` all that the layers compute. The loss of a step stays the same, and its gradient is less exact
     #[arg(long, value_name = "FORMAT")]
     saved_activations: Option<String>,
-    /// What the order of the data and the adapters begin with
+    /// What the order of the data, the adapters and the draws of a format such as int8+stochastic begin with
     #[arg(long, default_value_t = 0)]
     pub(super) seed: u64,
     /// Say the loss every so many steps, and after the last
@@ -257,7 +257,7 @@ impl Options {
     /// The model with what is trained, and with the format in which its gradients read activations.
     pub(super) fn prepared(&self, model: Model<Decoder>) -> Result<Model<Decoder>> {
         let mut model = match &self.qat {
-            Some(format) => formats::prepared(model, &self.layers, format)?,
+            Some(format) => formats::prepared(model, &self.layers, format, self.seed)?,
             None => self.adapted(model)?,
         };
         if let Some(format) = &self.saved_activations {
