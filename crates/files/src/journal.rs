@@ -102,11 +102,18 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// The folder cannot be made, read or written, or is something else, such as a link.
+    /// The folder cannot be made, read or written, or is something else, such as a link; or a version of another layout began the
+    /// work there.
     pub fn open(folder: &Path, of: &str, output: &Path) -> Result<Option<(Self, NamedParts)>> {
-        let Some(file) = lock_work(folder, JOURNAL, output)? else { return Ok(None) };
+        let Some(mut file) = lock_work(folder, JOURNAL, output)? else { return Ok(None) };
+        let mut text = Vec::new();
+        file.read_to_end(&mut text).map_err(Error::file("read", &folder.join(JOURNAL)))?;
+        if is_of_another_version(&text) {
+            let help = "let that version finish it, or remove the folder to begin anew";
+            return Err(Error::checkpoint(folder, None, "another version of Tacit began the work there", help));
+        }
         let mut journal = Self { folder: folder.to_owned(), file, length: 0, segment: None, next: 0 };
-        let parts = journal.take_up(of).map_err(Error::file("write", output))?;
+        let parts = journal.take_up(&text, of).map_err(Error::file("write", output))?;
         Ok(Some((journal, parts)))
     }
 
@@ -159,11 +166,9 @@ impl Journal {
         // The journal goes last, with the folder: it is the lock.
     }
 
-    /// Takes up the whole parts of the same inputs, and removes everything else.
-    fn take_up(&mut self, of: &str) -> io::Result<NamedParts> {
+    /// Takes up the whole parts of the same inputs, of which the journal says this, and removes everything else.
+    fn take_up(&mut self, text: &[u8], of: &str) -> io::Result<NamedParts> {
         let head = format!("{}\n", serde_json::to_string(&(VERSION, of))?);
-        let mut text = Vec::new();
-        self.file.read_to_end(&mut text)?;
         let mut said = Vec::new();
         if let Some(lines) = text.strip_prefix(head.as_bytes()) {
             self.length = head.len() as u64;
@@ -274,6 +279,13 @@ impl Drop for Journal {
             drop(fs::remove_dir(&self.folder));
         }
     }
+}
+
+/// Whether the first line of a journal is whole and of another version, whatever else stands there in its layout.
+fn is_of_another_version(text: &[u8]) -> bool {
+    let Some(end) = text.iter().position(|&byte| byte == b'\n') else { return false };
+    let head: Vec<serde_json::Value> = serde_json::from_slice(&text[..end]).unwrap_or_default();
+    head.first().is_some_and(|version| *version != VERSION)
 }
 
 /// The number of a segment, by the name of its file.

@@ -92,7 +92,7 @@ impl Resumable {
     /// # Errors
     ///
     /// An input cannot be read; the output is a folder, a link or a disk; the folder beside it cannot be written, is a link,
-    /// or was begun by an older version of Tacit; or another program works on this output.
+    /// or was begun by another version of Tacit; or another program works on this output.
     pub fn open<P: AsRef<Path>>(output: impl AsRef<Path>, inputs: impl IntoIterator<Item = P>) -> Result<Self> {
         let output = output.as_ref();
         let inputs = inputs.into_iter().map(|input| state(input.as_ref())).collect::<Result<Vec<_>>>()?.concat();

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use expect_test::expect;
 use tacit_core::{Error, Result};
 use tacit_files::faults::{Fault, inject};
 use tacit_files::{Journal, Part};
@@ -141,6 +142,25 @@ fn the_number_of_a_lost_segment_is_not_given_again() {
     assert_eq!(append(&mut journal, "these", "three").expect("is kept").segment, 1);
     drop(journal);
     assert_eq!(found(&work, "these"), ["three"]);
+}
+
+#[test]
+fn the_parts_of_another_version_stay() {
+    let folder = Folder::new();
+    let work = folder.join("work");
+    make(&work, "these", &mut Vec::new()).expect("is made");
+    let journal = work.join("journal");
+    let text = fs::read_to_string(&journal).expect("reads");
+    let other = text.replacen("[1,", "[2,\"and more\",", 1);
+    fs::write(&journal, &other).expect("writes");
+    let error = open(&work, "these").expect_err("is of another version");
+    expect![[r#"
+        FOLDER/work: another version of Tacit began the work there
+        help: let that version finish it, or remove the folder to begin anew"#]]
+    .assert_eq(&error.to_string().replace(&*folder.to_string_lossy(), "FOLDER"));
+    assert_eq!(fs::read_to_string(&journal).expect("reads"), other);
+    fs::write(&journal, text).expect("writes");
+    assert_eq!(found(&work, "these"), SAYS);
 }
 
 #[test]
