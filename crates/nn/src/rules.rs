@@ -234,10 +234,13 @@ impl Rules {
     ///
     /// # Errors
     ///
-    /// A pattern has no text: it is a [predicate](Pattern::when).
+    /// A pattern has no text: it is a [predicate](Pattern::when); or that of a format could not be read again.
     pub fn to_text(&self) -> Result<String> {
         serde_json::to_string(self).map_err(|error| {
-            Error::invalid(format!("the rules have no text: {error}"), "name formats and patterns that have one")
+            let said = error.to_string();
+            let (reason, help) =
+                said.split_once("\nhelp: ").unwrap_or((said.as_str(), "name formats and patterns that have one"));
+            Error::invalid(format!("the rules have no text: {reason}"), help)
         })
     }
 
@@ -389,7 +392,16 @@ impl Serialize for Rules {
         if let Some(rule) = self.rules.iter().find(|rule| !rule.pattern.is_text()) {
             return Err(serde::ser::Error::custom(format!("{} cannot be written as text", rule.pattern)));
         }
-        serializer.collect_map(self.rules.iter().map(|rule| (rule.pattern.to_string(), rule.action.to_string())))
+        serializer.collect_map(self.rules.iter().map(|rule| (rule.pattern.to_string(), &rule.action)))
+    }
+}
+
+impl Serialize for Action {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Skip => serializer.serialize_str(SKIP),
+            Self::Quantize(format) => format.serialize(serializer),
+        }
     }
 }
 

@@ -1,8 +1,38 @@
-//! The text of rules whose patterns are predicates.
+//! Rules that have no text.
 
-use mlx_rs::Dtype;
-use tacit_core::{Aval, Result};
+use std::fmt;
+
+use expect_test::expect;
+use mlx_rs::{Array, Dtype};
+use tacit_arrays::format::{Nf4, Quantizer};
+use tacit_core::{Aval, Result, Value};
 use tacit_nn::{Pattern, Rules};
+
+/// A format that is not registered.
+#[derive(Debug)]
+struct Unread;
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("unread")
+    }
+}
+
+impl Quantizer for Unread {
+    fn quantize(&self, x: &Array) -> Result<Value> {
+        Nf4 { block: 64, double: false }.quantize(x)
+    }
+}
+
+#[test]
+fn rules_whose_format_could_not_be_read_again_are_no_text() -> Result<()> {
+    let rules = Rules::new().skip("a")?.quantize("*", Unread)?;
+    expect![[r#"
+        the rules have no text: the format unread could not be read again: no format is named unread
+        help: implement `TextForm` so that it reads what it writes, and add `register_format!` once"#]]
+    .assert_eq(&rules.to_text().expect_err("nobody reads it").to_string());
+    Ok(())
+}
 
 /// "The rules as text, by which they are known again."
 #[test]
