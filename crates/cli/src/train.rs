@@ -17,6 +17,7 @@ use tacit_bridge::process::give_back_memory;
 use tacit_core::{Error, Policy, Result, printable};
 use tacit_models::{Config, Rows};
 
+use crate::decoding::source::{Source, files_of_text};
 use crate::output::{Failure, Output};
 use crate::{interruption, resident};
 
@@ -48,9 +49,10 @@ pub(crate) struct Trained {
 
 /// Trains, and prints a line for some of the steps as they are made.
 pub(crate) fn train(options: &Options, output: &mut Output) -> Result<(), Failure> {
-    let written = output::Written::of(options)?;
+    let source = Source::of(&options.model);
+    let written = output::Written::of(options, files_of_text(&source))?;
     memory::hold_nothing_idle()?;
-    let (rows, others) = rows(options)?;
+    let (rows, others) = rows(options, source)?;
     // A tokenizer takes as much memory as some models.
     give_back_memory();
     let (config, model) = crate::decoding::read(&options.model, options.weights()?.as_ref(), None)?;
@@ -86,11 +88,14 @@ pub(crate) fn train(options: &Options, output: &mut Output) -> Result<(), Failur
     })
 }
 
-/// The rows of the data, and those of the other file, if there is one.
-fn rows(options: &Options) -> Result<(Rows, Option<Rows>)> {
-    let config = Config::find(&options.model)?;
+/// The rows of the data, and those of the other file, if there is one, by what the model knows of text.
+fn rows(options: &Options, source: Result<Source>) -> Result<(Rows, Option<Rows>)> {
+    let config = match &source {
+        Ok(Source::File(file)) => Config::of_gguf(file)?,
+        Ok(Source::Folder(_)) | Err(_) => Config::find(&options.model)?,
+    };
     let words = config.vocab_size.unsigned_abs();
-    let mut reader = data::Reader::of(&options.model, config.end_tokens.first().copied(), words)?;
+    let mut reader = data::Reader::of(source?, config.end_tokens.first().copied(), words)?;
     let (samples, length) = (reader.read(&options.data)?, options.length);
     let rows = if options.apart { Rows::apart(&samples, length) } else { Rows::packed(&samples, length, options.seed) };
     let rows = rows.map_err(|error| in_file(&options.data, &error))?;
@@ -120,5 +125,38 @@ impl fmt::Display for Trained {
             write!(f, "\nthe merge lost {:.1} % of the change at most", 100.0 * lost)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+    use std::fs;
+
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Alone {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    /// A large vocabulary takes long to read.
+    #[test]
+    fn rows_are_made_of_the_file_that_is_open() {
+        let folder = tempfile::tempdir().expect("makes a folder");
+        let at = |name: &str| folder.path().join(name);
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/decoder/golden/tokenizers/spm.gguf");
+        fs::copy(golden, at("model.gguf")).expect("copies");
+        fs::write(at("data.jsonl"), "{\"text\": \"Hello, world!\"}\n").expect("writes");
+        let [model, data, output] = ["model.gguf", "data.jsonl", "adapter"].map(|name| at(name).into_os_string());
+        let [train, lora, rank, of, to] = ["train", "--lora", "2", "--data", "-o"].map(OsString::from);
+        let Alone { options } = Alone::parse_from([train, model, lora, rank, of, data, to, output]);
+        let source = Source::of(&options.model);
+        fs::remove_file(at("model.gguf")).expect("removes");
+        let (rows, others) = rows(&options, source).expect("reads");
+        assert!(rows.len() == 1 && others.is_none());
     }
 }

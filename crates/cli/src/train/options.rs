@@ -10,7 +10,6 @@ use tacit_models::{Decoder, Formats, Rows};
 use tacit_nn::training::Schedule;
 use tacit_nn::{LoraConfig, Method, Model, ParameterFilter};
 
-use crate::decoding::source::Source;
 use crate::formats;
 use crate::overwriting::Overwriting;
 
@@ -198,17 +197,10 @@ impl Options {
         self.weights.as_deref().map(Formats::read).transpose()
     }
 
-    /// What is read: the format of the weights may be a file of rules.
+    /// What is read beside the files of the tokenizer: the format of the weights may be a file of rules.
     pub(super) fn inputs(&self) -> Vec<PathBuf> {
         let files = [&self.model, &self.data].into_iter().chain(&self.evaluate).cloned();
-        let rules = self.weights.iter().map(PathBuf::from);
-        // Whoever reads the model says what is wrong with it.
-        files.chain(rules).chain(self.of_text().unwrap_or_default()).collect()
-    }
-
-    /// The files beside the tensors that say what tokens a text has.
-    pub(super) fn of_text(&self) -> Result<Vec<PathBuf>> {
-        Source::of(&self.model)?.files()
+        files.chain(self.weights.iter().map(PathBuf::from)).collect()
     }
 
     /// What adapters are merged into, if they are.

@@ -24,6 +24,8 @@ pub(super) struct Written {
     what: What,
     /// The files of the output, and those that go where they come.
     files: Vec<PathBuf>,
+    /// The files beside the model's tensors that say what tokens a text has.
+    of_text: Vec<PathBuf>,
     /// The folder of the run, beside the output.
     folder: PathBuf,
 }
@@ -38,7 +40,7 @@ enum What {
 }
 
 impl Written {
-    pub(super) fn of(options: &Options) -> Result<Self> {
+    pub(super) fn of(options: &Options, of_text: Vec<PathBuf>) -> Result<Self> {
         options.check()?;
         let output = &options.output;
         let is_file = output.extension().is_some_and(|ending| ending == "gguf");
@@ -64,7 +66,7 @@ impl Written {
             }
         };
         let folder = beside(output, what.is_file())?;
-        let written = Self { what, files, folder };
+        let written = Self { what, files, of_text, folder };
         written.check(options, &Own::of(&written.folder))?;
         Ok(written)
     }
@@ -77,7 +79,7 @@ impl Written {
         // What a folder that is not there holds is not looked for.
         let files = self.files.iter().filter(|_| self.what.is_file() || output.is_dir());
         let all: Vec<&PathBuf> = files.chain(told.iter().copied()).collect();
-        spare(&all, options.inputs())?;
+        spare(&all, options.inputs().iter().chain(&self.of_text))?;
         let is_trained = |file: &PathBuf| self.files.iter().chain([output]).any(|trained| is_one_file(file, trained));
         if let Some(file) = told.iter().find(|file| is_trained(file)) {
             let message = format!("{} is what is trained, and would be overwritten", file.display());
@@ -99,6 +101,10 @@ impl Written {
 
     pub(super) fn files(&self) -> &[PathBuf] {
         &self.files
+    }
+
+    pub(super) fn of_text(&self) -> &[PathBuf] {
+        &self.of_text
     }
 
     pub(super) fn folder(&self) -> &Path {
@@ -244,7 +250,8 @@ mod tests {
     #[test]
     fn steps_whose_file_cannot_be_written_go_on_to_a_folder() {
         let folder = PathBuf::from("run/.m.gguf.training");
-        let written = Written { what: What::Adapter(Library::Peft), files: Vec::new(), folder };
+        let what = What::Adapter(Library::Peft);
+        let written = Written { what, files: Vec::new(), of_text: Vec::new(), folder };
         let file = Path::new("run/m.gguf");
         let error = Error::checkpoint(file, Some("blk.0.ffn_up.weight"), "it has no type", "take another");
         expect![[r#"
@@ -259,7 +266,8 @@ mod tests {
         let place = std::env::temp_dir().join(format!("tacit-output-{}", std::process::id()));
         fs::create_dir_all(place.join("m")).expect("makes a folder");
         let folder = place.join(".m.gguf.training");
-        let written = Written { what: What::Adapter(Library::Peft), files: Vec::new(), folder };
+        let what = What::Adapter(Library::Peft);
+        let written = Written { what, files: Vec::new(), of_text: Vec::new(), folder };
         let said = written.way_to_a_folder(&place.join("m.gguf"));
         fs::remove_dir_all(&place).expect("removes it");
         expect!["the steps are kept: rename PLACE/.m.gguf.training to PLACE/.m.folder.training, and the same command with `-o PLACE/m.folder` writes a folder, which holds any model"]

@@ -40,7 +40,7 @@ const KEPT: usize = 2;
 impl Saved {
     /// Begins a run, or finds what an interrupted one has left.
     pub(super) fn open(options: &Options, steps: u64, written: &Written, model: &Model<Decoder>) -> Result<Self> {
-        let notes = notes(options, steps)?;
+        let notes = notes(options, steps, written.of_text())?;
         let folder = written.folder().to_owned();
         let is_new = !folder.exists();
         let new = make_folder(&folder)?;
@@ -166,13 +166,13 @@ fn begin(
 }
 
 /// By what a run is known again: one of which any of it is another is another run.
-fn notes(options: &Options, steps: u64) -> Result<Vec<(&'static str, String)>> {
+fn notes(options: &Options, steps: u64, of_text: &[PathBuf]) -> Result<Vec<(&'static str, String)>> {
     let mut notes = options.described(steps);
     notes.push(("the model", states(&sources(&options.model)?)?));
     if let Some(Formats::Rules(rules)) = options.weights()? {
         notes.push(("what `--weights` says", rules.to_text()?));
     }
-    notes.push(("the tokenizer", states(&options.of_text()?)?));
+    notes.push(("the tokenizer", states(of_text)?));
     notes.push(("the data", states(std::slice::from_ref(&options.data))?));
     Ok(notes)
 }
