@@ -109,6 +109,9 @@ impl<M: ModuleParameters> Model<M> {
     /// Merges every adapter into its base without a loss: into stored codes where these hold the sum, and into a dense array
     /// otherwise.
     ///
+    /// The dense array is what the adapter stands for, in its dtype: half floats round the sum, which products with the adapter do
+    /// not, and the report does not count that.
+    ///
     /// # Errors
     ///
     /// As for [`merge`](Self::merge).

@@ -80,6 +80,7 @@ pub fn merge(adapter: &dyn Adapter, format: impl TryInto<AnyFormat, Error: Into<
 
 /// Merges an adapter into its base without a loss: into stored codes where these hold the sum, and into a dense array otherwise.
 ///
+/// The dense array is what the adapter stands for, in its dtype: half floats round the sum, which products with the adapter do not.
 /// Dropout is left out.
 ///
 /// ```
