@@ -12,7 +12,7 @@ use tacit_io::layout::as_mlx_lm;
 use tacit_io::read;
 use tacit_nn::{Advice, Advisor, Parameters};
 
-use crate::calibration::TextOptions;
+use crate::calibration::{Reader, TextOptions};
 use crate::overwriting::Overwriting;
 use crate::table::Table;
 
@@ -66,8 +66,8 @@ pub(crate) fn advise(options: &Options) -> Result<Advised> {
     let formats = options.formats.iter().map(|text| fitted(text.parse()?, fit)).collect::<Result<Vec<_>>>()?;
     let inputs = options.inputs.as_ref().map_or_else(|| Ok(Parameters::new()), read)?;
     let (mut advisor, mut values) = (Advisor::new(formats).with_inputs(inputs), read(&options.path)?);
-    if let Some(reader) = options.text.open(&options.path)? {
-        let observations = reader.squares()?;
+    if let Some(windows) = options.text.tokens(&options.path)? {
+        let observations = Reader::open(&options.path, windows)?.squares()?;
         // What the decoder meets has its names, by which experts are one array.
         values = as_mlx_lm(&options.path, values)?;
         advisor = advisor.with_observations(&observations)?;

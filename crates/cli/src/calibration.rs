@@ -91,8 +91,8 @@ impl TextOptions {
         text.flat_map(|text| iter::once(text).chain(files_of_text(&Source::of(model)))).collect()
     }
 
-    /// The decoder at a path before the text that it reads; nothing if there is no text.
-    pub(crate) fn open(&self, model: &Path) -> Result<Option<Reader>> {
+    /// The tokens that a model has of each window of the text; nothing if there is no text.
+    pub(crate) fn tokens(&self, model: &Path) -> Result<Option<Vec<Vec<u32>>>> {
         let Some(file) = &self.calibrate else { return Ok(None) };
         let text = fs::read_to_string(file).map_err(Error::file("read", file))?;
         let tokenizer = Source::of(model)?.tokenizer()?;
@@ -105,13 +105,17 @@ impl TextOptions {
                 "give a text such as the model will read",
             ));
         }
-        let (config, model) = decoding::read(model, None, None)?;
-        let windows = tokens.chunks(WINDOW).take(self.windows.get()).map(<[u32]>::to_vec).collect();
-        Ok(Some(Reader { model, text: Text { config, windows } }))
+        Ok(Some(tokens.chunks(WINDOW).take(self.windows.get()).map(<[u32]>::to_vec).collect()))
     }
 }
 
 impl Reader {
+    /// The decoder at a path before these windows of tokens.
+    pub(crate) fn open(model: &Path, windows: Vec<Vec<u32>>) -> Result<Self> {
+        let (config, model) = decoding::read(model, None, None)?;
+        Ok(Self { model, text: Text { config, windows } })
+    }
+
     /// The mean squares of what all weights meet, by the decoder's names. The decoder goes then, before anything is made of them.
     pub(crate) fn squares(self) -> Result<Observations> {
         let _deny = Policy::Deny.scope();
@@ -163,9 +167,9 @@ impl Text {
 }
 
 impl CalibrationOptions {
-    /// The decoder at a path before the text, and the calibration by what it sees; nothing if there is no text.
-    pub(crate) fn open(&self, model: &Path) -> Result<Option<(Reader, Calibration)>> {
-        let Some(reader) = self.text.open(model)? else { return Ok(None) };
+    /// The windows of tokens that the decoder at a path reads, and the calibration by what it sees; nothing if there is no text.
+    pub(crate) fn open(&self, model: &Path) -> Result<Option<(Vec<Vec<u32>>, Calibration)>> {
+        let Some(windows) = self.text.tokens(model)? else { return Ok(None) };
         let (name, method): (_, Box<dyn Calibrate>) = match self.method {
             Method::Gptq => ("gptq, its scales fitted twice,", Box::new(Gptq::default().with_refits(2)?)),
             Method::Awq => ("awq", Box::new(Awq::default())),
@@ -177,7 +181,7 @@ impl CalibrationOptions {
             Some(megabytes) => megabytes.get().saturating_mul(1_000_000),
             None => memory::memory_limit()? / 4,
         };
-        Ok(Some((reader, Calibration { method, correct, recipe, sums })))
+        Ok(Some((windows, Calibration { method, correct, recipe, sums })))
     }
 }
 

@@ -12,7 +12,7 @@ use tacit_io::layout::as_mlx_lm;
 use tacit_io::{Progress, Resumable, Writing, convert, progress_bar, read};
 use tacit_nn::{DecoderRules, Observations, Parameters, Pattern, Rules};
 
-use crate::calibration::{Calibration, CalibrationOptions, unmet};
+use crate::calibration::{Calibration, CalibrationOptions, Reader, unmet};
 use crate::formats;
 use crate::interruption;
 use crate::overwriting::Overwriting;
@@ -83,7 +83,7 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
         (None, text) => Rules::for_decoder(text.as_deref().unwrap_or_default(), &values)?,
     };
     named(options, &rules, &values)?;
-    let (reader, calibration) = options.calibration.open(&options.input)?.unzip();
+    let (windows, calibration) = options.calibration.open(&options.input)?.unzip();
     let mut work = Resumable::open(&options.output, [&options.input].into_iter().chain(&of_text))?;
     interruption::clear_up(work.folder());
     let mut results = Results::of(&values);
@@ -100,7 +100,8 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
             }
         }
     }
-    if let (Some(reader), Some(calibration)) = (reader, &calibration) {
+    if let (Some(windows), Some(calibration), false) = (windows, &calibration, left.is_empty()) {
+        let reader = Reader::open(&options.input, windows)?;
         for pass in reader.passes(Pattern::any(left.keys()), calibration.sums)? {
             let (paths, seen) = pass?;
             for path in paths {

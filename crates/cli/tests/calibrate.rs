@@ -7,8 +7,9 @@ use std::process::{Command, Output};
 use expect_test::expect;
 use mlx_rs::{Array, random};
 use serde_json::json;
+use tacit_arrays::format::AnyFormat;
 use tacit_core::Policy;
-use tacit_io::{read, save};
+use tacit_io::{Resumable, read, save};
 use tacit_models::{Positions, caches, load};
 use tacit_nn::{Missing, Parameters};
 use tempfile::TempDir;
@@ -177,6 +178,29 @@ fn a_calibration_goes_on_with_what_is_left() {
     let [parts, whole] =
         ["parts", "whole"].map(|name| fs::read(folder.at(&format!("{name}.safetensors"))).expect("reads"));
     assert!(parts == whole, "the codes are others");
+}
+
+#[test]
+fn where_nothing_is_left_no_decoder_is_read() {
+    const MADE: &str = "model.layers.0.mlp.up_proj.weight";
+    let folder = Folder::new();
+    fs::write(folder.at("config.json"), r#"{"model_type": "of no decoder"}"#).expect("writes");
+    fs::write(folder.at("rules.json"), format!(r#"{{"{MADE}": "affine:4:64"}}"#)).expect("writes");
+    let inputs = [folder.0.path().to_owned(), folder.at("text.txt"), folder.at("tokenizer.json")];
+    let mut work = Resumable::open(folder.at("made.safetensors"), &inputs).expect("begins");
+    let weight = read(&folder.0).expect("reads")[MADE].clone();
+    let recipe = format!("affine:4:64 of {weight} by gptq, its scales fitted twice, on 1 windows at most");
+    let made = work.value(MADE, &recipe, || {
+        let codes = "affine:4:64".parse::<AnyFormat>()?.quantize(&weight.dense()?)?;
+        Ok((codes, json!({ "error": 0.5, "unmet": null })))
+    });
+    made.expect("is kept");
+    drop(work);
+    let options = ["--rules", "rules.json", "--calibrate", "text.txt", "--windows", "1", "--json"];
+    let output = folder.quantize("made.safetensors", &options);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("json");
+    assert_eq!(said["resumed"].as_u64(), Some(1));
 }
 
 #[test]
