@@ -10,6 +10,9 @@ use tacit_nn::Parameters;
 use crate::Tensors;
 use crate::hugging_face::cannot_hold;
 
+/// The name of the configuration in the folder, PEFT's or mlx-lm's.
+pub(crate) const CONFIG: &str = "adapter_config.json";
+
 /// A change of a matrix `[out, in]`, as PEFT orients it.
 pub(crate) struct Change {
     /// `[r, in]`.

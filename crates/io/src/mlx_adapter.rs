@@ -5,14 +5,14 @@
 //! `load_adapters` in `utils.py`). An embedding has its factors the other way round.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use mlx_rs::Array;
 use tacit_core::{Aval, Error, Result, Value};
 use tacit_files::{Steady, make_folder};
 use tacit_nn::Parameters;
 
-use crate::adapter::{Change, base, is_embedding, replaced, shortest};
+use crate::adapter::{CONFIG, Change, base, is_embedding, replaced, shortest};
 use crate::hugging_face::cannot_hold;
 use crate::json::Json;
 use crate::remaining::Remaining;
@@ -21,9 +21,13 @@ use crate::{Metadata, Tensors, Writing};
 
 /// The name of the tensors in the folder.
 const TENSORS: &str = "adapters.safetensors";
-/// The name of the configuration in the folder.
-const CONFIG: &str = "adapter_config.json";
 const LORA: &str = "lora_parameters";
+
+/// The files of an adapter in its folder, as mlx-lm names them: the tensors, and the configuration.
+#[must_use]
+pub fn files(folder: &Path) -> [PathBuf; 2] {
+    [TENSORS, CONFIG].map(|name| folder.join(name))
+}
 
 /// Reads a folder: the parameters of `model`, those that the adapter changes as [`Lora`](tacit_arrays::Lora) or
 /// [`Dora`](tacit_arrays::Dora) over what they were.
@@ -46,6 +50,7 @@ const LORA: &str = "lora_parameters";
 /// let tuned = Parameters::from([("model.layers.0.proj.weight".to_owned(), lora.into())]);
 ///
 /// mlx_adapter::write(&folder, &tuned, &Json::Object(Vec::new()))?;
+/// assert!(mlx_adapter::files(&folder).iter().all(|file| file.is_file()));
 /// let read = mlx_adapter::read(&folder, &model)?;
 /// assert_eq!(read["model.layers.0.proj.weight"].to_string(), "Lora(f32[8,64])");
 /// # std::fs::remove_dir_all(folder).ok();

@@ -9,6 +9,7 @@ use tacit_core::{Error, Result};
 use tacit_files::{current, current_if_there, folder_of, make_folder};
 use tacit_nn::Parameters;
 
+use crate::adapter;
 use crate::checkpoint::metadata;
 use crate::gguf::{self, Gguf, GgufType};
 use crate::json::Json;
@@ -53,8 +54,6 @@ pub struct ModelFolder {
 }
 
 const CONFIG: &str = "config.json";
-/// The configuration of an adapter, which is no model.
-const ADAPTER: &str = "adapter_config.json";
 const TENSORS: &str = "model.safetensors";
 const TIED: &str = "tie_word_embeddings";
 const GENERATION: &str = "generation_config.json";
@@ -248,7 +247,7 @@ impl ModelFolder {
         }
         match library {
             // Its tensors are no parameters, and of what is written nobody could tell its scale.
-            Library::MlxLm if own.is_none() && current_if_there(&self.folder.join(ADAPTER))?.is_some() => {
+            Library::MlxLm if own.is_none() && current_if_there(&self.folder.join(adapter::CONFIG))?.is_some() => {
                 Err(unconfigured(&path, &self.folder))
             }
             Library::MlxLm => mlx_lm::write_beside(folder, parameters, &config(), beside, stale),

@@ -16,7 +16,7 @@ use tacit_files::{Steady, make_folder};
 use tacit_nn::Parameters;
 
 use crate::Tensors;
-use crate::adapter::{Change, base, is_embedding, replaced, shortest};
+use crate::adapter::{CONFIG, Change, base, is_embedding, replaced, shortest};
 use crate::hugging_face::write_set;
 use crate::json::Json;
 use crate::remaining::Remaining;
@@ -24,12 +24,16 @@ use crate::set::Set;
 
 /// The name of the tensors in the folder.
 const TENSORS: &str = "adapter_model.safetensors";
-/// The name of the configuration in the folder.
-const CONFIG: &str = "adapter_config.json";
 /// What stands before the path of a module.
 const PREFIX: &str = "base_model.model.";
 /// What stands between the path of an adapted module and what is its own.
 const BASE: &str = ".base_layer.";
+
+/// The files of an adapter in its folder, as PEFT names them: the tensors, and the configuration.
+#[must_use]
+pub fn files(folder: &Path) -> [PathBuf; 2] {
+    [TENSORS, CONFIG].map(|name| folder.join(name))
+}
 
 /// Reads a folder: the parameters of `model`, those that the adapter changes as [`Lora`](tacit_arrays::Lora) or
 /// [`Dora`](tacit_arrays::Dora) over what they were.
@@ -52,6 +56,7 @@ const BASE: &str = ".base_layer.";
 /// let tuned = Parameters::from([("model.layers.0.proj.weight".to_owned(), lora.into())]);
 ///
 /// peft::write(&folder, &tuned, &Json::Object(Vec::new()))?;
+/// assert!(peft::files(&folder).iter().all(|file| file.is_file()));
 /// assert_eq!(peft::read(&folder, &model)?["model.layers.0.proj.weight"].to_string(), "Lora(f32[8,64])");
 /// # std::fs::remove_dir_all(folder).ok();
 /// # Ok(())

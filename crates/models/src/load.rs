@@ -189,13 +189,13 @@ pub fn quantize(model: Model<Decoder>, formats: &Formats) -> Result<Model<Decode
 /// As for [`mlx_adapter::read`] and [`peft::read`].
 pub fn adapt(model: &mut Model<Decoder>, folder: &Path) -> Result<()> {
     let own = model.values()?;
-    let config = Json::open_if_there(folder.join("adapter_config.json"))?.ok_or_else(|| {
+    let [of_mlx, config] = mlx_adapter::files(folder);
+    let config = Json::open_if_there(config)?.ok_or_else(|| {
         let help = "name the folder of an adapter, as PEFT, mlx-lm or `tacit train` writes it in the end";
         Error::checkpoint(folder, None, "it has no adapter_config.json, and is no adapter", help)
     })?;
     let is_peft = config.get("peft_type").is_some();
-    let adapters = current_if_there(&folder.join("adapters.safetensors"))?;
-    let adapted = if !is_peft && adapters.is_some_and(|file| file.is_file()) {
+    let adapted = if !is_peft && current_if_there(&of_mlx)?.is_some_and(|file| file.is_file()) {
         mlx_adapter::read(folder, &own)?
     } else {
         peft::read(folder, &own)?

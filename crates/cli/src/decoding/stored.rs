@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tacit_core::{Error, Policy, Result, printable};
 use tacit_io::mlx_prompt_cache::{self, PromptCache};
-use tacit_io::{FileState, Metadata, sources};
+use tacit_io::{FileState, Metadata, mlx_adapter, peft, sources};
 use tacit_nn::{Cache, KvCache};
 
 use super::source::states;
@@ -23,9 +23,6 @@ const ADAPTER: &str = "tacit.adapter";
 
 /// Under which they have what the files of both are known again by.
 const FILES: &str = "tacit.files";
-
-/// The files of an adapter's folder, of PEFT or of mlx-lm.
-const OF_ADAPTER: [&str; 3] = ["adapter_config.json", "adapter_model.safetensors", "adapters.safetensors"];
 
 /// Under which mlx-lm's have what its tokenizer was made with, without which it reads no file.
 const TOKENIZER: &str = "tokenizer_config";
@@ -45,7 +42,11 @@ impl Stored {
     pub(crate) fn open(file: &Path, caches: Vec<Cache>, model: &Path, adapter: Option<&Path>) -> Result<Self> {
         // It is written when the answer is made: that it cannot be is said before.
         check_makes(file)?;
-        let of_adapter = adapter.into_iter().flat_map(|folder| OF_ADAPTER.map(|name| folder.join(name)));
+        // PEFT's or mlx-lm's, whose configurations have one name.
+        let of_adapter = adapter.into_iter().flat_map(|folder| {
+            let ([of_peft, config], [of_mlx, _]) = (peft::files(folder), mlx_adapter::files(folder));
+            [config, of_peft, of_mlx]
+        });
         let of_adapter = of_adapter.filter(|file| file.is_file());
         let files = states(&sources(model)?.into_iter().chain(of_adapter).collect::<Vec<_>>())?;
         // The file holds paths as text, and so they are compared as text.

@@ -58,12 +58,8 @@ impl Written {
             What::Model { beside, .. } => {
                 beside.names().chain(beside.stale(output)).map(|name| output.join(name)).collect()
             }
-            What::Adapter(Library::Peft) => {
-                ["adapter_model.safetensors", "adapter_config.json"].map(|name| output.join(name)).to_vec()
-            }
-            What::Adapter(Library::MlxLm) => {
-                ["adapters.safetensors", "adapter_config.json"].map(|name| output.join(name)).to_vec()
-            }
+            What::Adapter(Library::Peft) => peft::files(output).to_vec(),
+            What::Adapter(Library::MlxLm) => mlx_adapter::files(output).to_vec(),
         };
         let folder = beside(output, what.is_file())?;
         let written = Self { what, files, of_text, folder };
