@@ -1,9 +1,31 @@
-//! Ops of MLX that mlx-rs does not bind, and a check of indices that MLX lacks.
+//! Ops of MLX that mlx-rs does not bind, and a copy and a check of indices that MLX lacks.
 
-use mlx_rs::Array;
+use mlx_rs::{Array, ops};
 
 use crate::Result;
 pub use crate::indices::{checked_indices, checked_numbers};
+
+/// The array in memory of its own, row by row and bit for bit: a slice of an evaluated array holds all of it.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Array;
+/// use mlx_rs::ops::indexing::TryIndexOp;
+/// use tacit_core::extra_ops::copied;
+///
+/// let whole = Array::from_slice(&[1i32, 2, 3], &[3]);
+/// assert_eq!(copied(&whole.try_index(1..)?)?.as_slice::<i32>(), [2, 3]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// MLX refuses the op.
+pub fn copied(array: &Array) -> Result<Array> {
+    // MLX's own copy shares the memory; a choice does not.
+    Ok(ops::select(Array::from_bool(true), array, array)?)
+}
 
 /// The part of `a` of this `size` that begins at `start: i32[axes]` along `axes`.
 ///

@@ -3,6 +3,7 @@
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, ops};
 use tacit_arrays::{Distributed, Linear, Packed, Product, TrainedCodes};
+use tacit_core::extra_ops::copied;
 use tacit_core::transform::checkpoint;
 use tacit_core::tree::{self, Open, TreeDef};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, array_id, implicit};
@@ -191,11 +192,11 @@ pub(crate) fn own_part(array: &Array, rank: usize, size: usize) -> Result<Array>
     let [from, to] = [rank, rank + 1].map(|rank| (rank * length).min(array.size()));
     let part = flat.try_index(from as i32..to as i32)?;
     let rest = (length - (to - from)) as i32;
-    // Either is a copy: a slice of an evaluated array would hold all of it.
+    // Either is a copy.
     if rest > 0 {
         return Ok(ops::concatenate(&[&part, &ops::zeros_dtype(&[rest], array.dtype())?], 0)?);
     }
-    Ok(ops::select(Array::from_bool(true), &part, &part)?)
+    copied(&part)
 }
 
 /// The array of all parts, one after the other.

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
+use mlx_rs::Array;
 use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, TryIndexOp};
-use mlx_rs::{Array, ops};
+use tacit_core::extra_ops::copied;
 use tacit_core::primitives::Slice;
 use tacit_core::tree::{self, Open};
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value, array_id, handler};
@@ -198,10 +199,7 @@ fn apart(part: &Value, whole: &Value) -> Result<Value> {
     let (shared, _) = tree::flatten(whole, Open::Fully)?;
     let shared: Vec<usize> = shared.iter().filter_map(Value::as_dense).map(array_id).collect();
     tree::map(part, Open::Fully, |leaf| match leaf {
-        // A slice of an evaluated array holds all of it; a choice, bit for bit what is chosen, does not.
-        Value::Dense(array) if !shared.contains(&array_id(&array)) => {
-            Ok(ops::select(Array::from_bool(true), &array, &array)?.into())
-        }
+        Value::Dense(array) if !shared.contains(&array_id(&array)) => Ok(copied(&array)?.into()),
         leaf => Ok(leaf),
     })
 }

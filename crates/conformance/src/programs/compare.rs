@@ -4,11 +4,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mlx_rs::{Array, ops};
+use mlx_rs::Array;
 use tacit_core::compile::{CompileOptions, Constants, compile_with, compile_with_state};
 use tacit_core::kernel;
 use tacit_core::pass::{Pass, Passes};
-use tacit_core::{Policy, Result, Value, implicit};
+use tacit_core::{Policy, Result, Value, extra_ops, implicit};
 
 use super::erred::{Erred, Granted};
 use super::kind;
@@ -356,9 +356,8 @@ pub(super) fn evaluated(results: Result<Vec<Array>>) -> Outcome {
     call::evaluated(results.map_err(text)?)
 }
 
-/// The arrays anew, row by row in memory of their own.
 fn copied(arrays: &[Array]) -> Outcome {
-    evaluated(arrays.iter().map(|array| Ok(ops::select(Array::from_bool(true), array, array)?)).collect())
+    evaluated(arrays.iter().map(extra_ops::copied).collect())
 }
 
 /// What `run` gives, which leaves the bytes of the dense values as they are.
