@@ -148,6 +148,7 @@ pub use matmul::matmul;
 pub use matrix::{Codes, Matrix, Order, Scales, Stack, code_bytes};
 pub use minifloat::{E2M1, e4m3, e8m0};
 pub use orientation::Orientation;
+pub use part::gcd;
 pub use product_scale_gradients::{OuterProducts, product_scale_gradients};
 pub use ranges::ranges;
 pub use reduce::sum;

@@ -69,7 +69,13 @@ impl<'a> Scales<'a> {
     }
 }
 
-pub(crate) fn gcd(mut a: usize, mut b: usize) -> usize {
+/// The greatest number that divides both, and 1 where both are 0.
+///
+/// ```
+/// assert_eq!((tacit_kernels::gcd(96, 64), tacit_kernels::gcd(0, 0)), (32, 1));
+/// ```
+#[must_use]
+pub fn gcd(mut a: usize, mut b: usize) -> usize {
     while b > 0 {
         (a, b) = (b, a % b);
     }

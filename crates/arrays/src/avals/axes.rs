@@ -76,10 +76,3 @@ pub(crate) fn divisors(number: usize) -> Vec<usize> {
     let high = low.iter().rev().map(|low| number / low).filter(|high| high * high > number);
     low.iter().copied().chain(high).collect()
 }
-
-pub(crate) fn gcd(mut large: usize, mut small: usize) -> usize {
-    while small > 0 {
-        (large, small) = (small, large % small);
-    }
-    large
-}

@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use mlx_rs::Array;
 use tacit_core::{Aval, Error, Result, Value, short_name};
+use tacit_kernels::gcd;
 
-use crate::avals::axes::{divisors, extent, gcd};
+use crate::avals::axes::{divisors, extent};
 use crate::families::cut::Cut;
 use crate::families::packed::{Packed, Stored};
 use crate::packed::dynamic8::each_repeated;
