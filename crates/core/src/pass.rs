@@ -53,7 +53,8 @@ pub struct Pass {
 pub type Reasons = fn(&Nodes) -> Result<Vec<Option<&'static str>>>;
 
 impl Pass {
-    /// A pass. Passes of one number run in the order of their places in the sources.
+    /// A pass. Passes of one number run in the order of their places in the sources, and those of one place, as where a macro has
+    /// several, in that of their names.
     #[must_use]
     #[track_caller]
     pub const fn new(name: &'static str, order: u32, run: fn(&mut Graph) -> Result<usize>) -> Self {
@@ -72,10 +73,15 @@ impl Pass {
         static ALL: LazyLock<Vec<Pass>> = LazyLock::new(|| {
             let mut passes: Vec<Pass> = inventory::iter::<Pass>().copied().collect();
             // The linker decides the order of inventory.
-            passes.sort_by_key(|pass| (pass.order, pass.place.file(), pass.place.line()));
+            passes.sort_by_key(Self::rank);
             passes
         });
         &ALL
+    }
+
+    /// By which passes are sorted.
+    fn rank(&self) -> (u32, &'static str, u32, &'static str) {
+        (self.order, self.place.file(), self.place.line(), self.name)
     }
 }
 
@@ -214,4 +220,18 @@ pub(crate) fn run(passes: &Passes, graph: &mut Graph) -> Result<Vec<Rewritten>> 
 /// The nodes of a graph but for the results of plans, which compute nothing.
 pub(crate) fn computing(nodes: &Nodes) -> impl Iterator<Item = usize> + '_ {
     (0..nodes.len()).filter(|&node| nodes.name(node) != "PlanResult")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passes_of_one_macro_call_run_in_the_order_of_their_names() {
+        let [second, first] = ["second", "first"].map(|name| Pass::new(name, 5, |_| Ok(0)));
+        assert!(first.rank() < second.rank());
+        // Places are compared before.
+        let later = Pass::new("a", 5, |_| Ok(0));
+        assert!(second.rank() < later.rank() && later.rank() < Pass::new("a", 6, |_| Ok(0)).rank());
+    }
 }
