@@ -123,8 +123,8 @@ fn histogram(value: &Value) -> Result<Option<Histogram>> {
     let floats = value.dense()?.as_dtype(Dtype::Float32)?.contiguous()?;
     floats.eval()?;
     let finite = || floats.as_slice::<f32>().iter().filter(|value| value.is_finite());
-    let reach = finite().fold(0f32, |reach, value| reach.max(value.abs()));
-    let not_finite = floats.size() - finite().count();
+    let (reach, count) = finite().fold((0f32, 0), |(reach, count), value| (reach.max(value.abs()), count + 1));
+    let not_finite = floats.size() - count;
     if reach == 0.0 && not_finite == 0 {
         return Ok(None);
     }
