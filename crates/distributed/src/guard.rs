@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use tacit_bridge::process::exit_at_once;
 use tacit_core::{Error, Result};
 
+use crate::pauses::{LOOK, Pauses};
 use crate::watch::{Limits, Watch};
 
 /// The exit code of a process whose group could not begin, where MLX's engine waits and cannot be interrupted: that of
@@ -24,9 +25,10 @@ pub(crate) struct Guard {
 impl Guard {
     pub(crate) fn new(engine: String, limits: Limits, watch: Arc<OnceLock<Watch>>) -> Self {
         let (begun, begins) = mpsc::channel();
-        let since = Instant::now();
+        let (mut since, mut pauses) = (Instant::now(), Pauses::longer_than(LOOK));
         let look = move || {
             while begins.recv_timeout(Duration::from_millis(20)) == Err(RecvTimeoutError::Timeout) {
+                since += pauses.look();
                 if let Err(error) = still_possible(&engine, since.elapsed(), limits, watch.get()) {
                     drop(writeln!(std::io::stderr(), "error: {error}"));
                     exit_at_once(NOT_JOINED);

@@ -23,6 +23,7 @@ mod mean;
 mod members;
 mod named;
 mod options;
+mod pauses;
 mod placed;
 mod put_in_parts;
 mod random;

@@ -27,7 +27,7 @@ use crate::watch::Limits;
 pub struct GroupOptions {
     /// What carries the collectives; `None` takes what the environment names.
     pub backend: Option<Backend>,
-    /// How long all ranks may take to come. One minute unless said otherwise.
+    /// How long all ranks may take to come. One minute unless said otherwise, without pauses of the rank that waits, as below.
     pub join: Duration,
     /// How long a rank may give no sign of life. Ten seconds unless said otherwise.
     pub silence: Duration,

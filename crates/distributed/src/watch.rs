@@ -31,6 +31,7 @@ use std::{fmt, io};
 
 use tacit_core::{Error, Result};
 
+use crate::pauses::{Deadline, LOOK};
 pub(crate) use frame::{Doing, Extent, Part};
 use frame::{Failing, NotJoined};
 use history::History;
@@ -52,7 +53,7 @@ pub(crate) struct Watch {
 impl Watch {
     /// Waits until all ranks of the job have come to `place`, which is rank 0's.
     pub(crate) fn at(place: &str, job: u64, rank_info: RankInfo, limits: Limits) -> Result<Self> {
-        let until = Instant::now() + limits.join;
+        let mut deadline = Deadline::after(limits.join);
         let unknown = |error: io::Error| {
             let help = "set TACIT_WATCH to a host and a free port of rank 0, as in `10.0.0.1:7300`";
             refused(&NotJoined { reason: format!("{place}: {error}"), kind: Failing::System }, Some(help))
@@ -60,9 +61,9 @@ impl Watch {
         let joined = if rank_info.rank == 0 {
             let listener = meet::listen(place).map_err(unknown)?;
             let own = listener.local_addr().map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip());
-            join::host(&listener, own, rank_info, job, until)
+            join::host(&listener, own, rank_info, job, &mut deadline)
         } else {
-            join::come(&meet::resolve(place).map_err(unknown)?, rank_info, job, until)
+            join::come(&meet::resolve(place).map_err(unknown)?, rank_info, job, &mut deadline)
         };
         Self::start(joined, rank_info, limits)
     }
@@ -77,19 +78,19 @@ impl Watch {
             // The others wait for the announcement, of whatever kind.
             let listening = Announcement::listen();
             announce(listening.as_ref().map_or([0; ANNOUNCEMENT], |(announced, _)| announced.bytes()))?;
-            let until = Instant::now() + limits.join;
+            let mut deadline = Deadline::after(limits.join);
             match listening {
                 Ok((announced, listener)) => {
                     let own = announced.addresses().first().map_or(Ipv4Addr::LOCALHOST.into(), SocketAddr::ip);
-                    join::host(&listener, own, rank_info, announced.token(), until)
+                    join::host(&listener, own, rank_info, announced.token(), &mut deadline)
                 }
                 Err(error) => Err(NotJoined { reason: error.to_string(), kind: Failing::System }),
             }
         } else {
             let announced = Announcement::read(&announce([0; ANNOUNCEMENT])?);
-            let until = Instant::now() + limits.join;
+            let mut deadline = Deadline::after(limits.join);
             match announced {
-                Some(announced) => join::come(&announced.addresses(), rank_info, announced.token(), until),
+                Some(announced) => join::come(&announced.addresses(), rank_info, announced.token(), &mut deadline),
                 None => Err(NotJoined { reason: "rank 0 could not listen".to_owned(), kind: Failing::System }),
             }
         };
@@ -182,7 +183,7 @@ impl Watch {
     ///
     /// Every rank calls it as often as any other, in the same order.
     pub(crate) fn agree(&self, collectives: Vec<String>) -> Result<()> {
-        let until = Instant::now() + self.limits.wait;
+        let mut deadline = Deadline::after(self.limits.wait);
         let mut state = self.shared.lock();
         let number = state.plans;
         state.plans += 1;
@@ -202,13 +203,14 @@ impl Watch {
                     "rank {rank} has left the group, and others are about to run collectives"
                 )));
             }
-            let Some(left) = until.checked_duration_since(Instant::now()) else {
+            let left = deadline.left();
+            if left.is_zero() {
                 let waited = self.limits.wait.as_secs_f64();
                 return Err(disagree(format!(
                     "not every rank has said within {waited:.1} s which collectives it is about to run"
                 )));
-            };
-            state = self.shared.wait(state, left);
+            }
+            state = self.shared.wait(state, left.min(LOOK));
         }
     }
 }

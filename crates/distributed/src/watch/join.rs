@@ -9,6 +9,7 @@ use super::frame::{Failing, Frame, NotJoined};
 use super::link::{Closed, Link};
 use super::rank_info::RankInfo;
 use crate::named::named;
+use crate::pauses::{self, Deadline};
 
 /// Changes whenever frames do.
 pub(super) const VERSION: u32 = 2;
@@ -34,7 +35,7 @@ pub(super) fn host(
     own: IpAddr,
     rank_info: RankInfo,
     token: u64,
-    until: Instant,
+    deadline: &mut Deadline,
 ) -> Result<Joined, NotJoined> {
     let begun = Instant::now();
     let system = |error: std::io::Error| NotJoined { reason: error.to_string(), kind: Failing::System };
@@ -65,7 +66,7 @@ pub(super) fn host(
             }
             return Ok(Joined { links: hall.links, addresses });
         }
-        if Instant::now() > until {
+        if deadline.is_over() {
             let late = not_come(&missing, begun.elapsed());
             let refused = match hall.turned_away.take() {
                 Some(reason) => NotJoined { reason: format!("{late}, and {reason}"), kind: Failing::Unfit },
@@ -177,30 +178,30 @@ pub(super) fn come(
     addresses: &[SocketAddr],
     rank_info: RankInfo,
     token: u64,
-    until: Instant,
+    deadline: &mut Deadline,
 ) -> Result<Joined, NotJoined> {
     let begun = Instant::now();
     // Rank 0 knows more, so its word is waited for where both began at the same time.
-    let until = until + Duration::from_millis(500);
+    deadline.extend(Duration::from_millis(500));
     let mut missing = vec![0];
     let mut last = None;
-    while Instant::now() < until {
+    while !deadline.is_over() {
         for address in addresses {
-            let left = until.saturating_duration_since(Instant::now()).clamp(LOOK, Duration::from_secs(1));
+            let left = deadline.left().clamp(LOOK, pauses::LOOK);
             match TcpStream::connect_timeout(address, left) {
                 // A port of the system's choice may be connected to itself.
                 Ok(stream) if stream.local_addr().ok() == stream.peer_addr().ok() => {}
-                Ok(stream) => match greet(stream, rank_info, token, until, &mut missing) {
+                Ok(stream) => match greet(stream, rank_info, token, deadline, &mut missing) {
                     Ok(joined) => return Ok(joined),
                     Err(Turned::Away(refused)) => return Err(refused),
                     // One that the end of the time cuts off knows less than one before it.
-                    Err(Turned::Wrong(_)) if last.is_some() && Instant::now() > until => {}
+                    Err(Turned::Wrong(_)) if last.is_some() && deadline.is_over() => {}
                     Err(Turned::Wrong(reason)) => last = Some(format!("{address}: {reason}")),
                 },
                 Err(error) => last = Some(format!("{address}: {error}")),
             }
         }
-        thread::sleep(Duration::from_millis(50).min(until.saturating_duration_since(Instant::now())));
+        thread::sleep(Duration::from_millis(50).min(deadline.left()));
     }
     let mut reason = not_come(&missing, begun.elapsed());
     if let Some(last) = last.filter(|_| missing == [0]) {
@@ -222,7 +223,7 @@ fn greet(
     stream: TcpStream,
     rank_info: RankInfo,
     token: u64,
-    until: Instant,
+    deadline: &mut Deadline,
     missing: &mut Vec<usize>,
 ) -> Result<Joined, Turned> {
     let wrong = |reason: &str| Turned::Wrong(reason.to_owned());
@@ -256,7 +257,7 @@ fn greet(
         if !answered && since.elapsed() > NAMELESS {
             return Err(wrong("whoever listens there says nothing"));
         }
-        if Instant::now() > until {
+        if deadline.is_over() {
             return Err(wrong("the group has not begun"));
         }
         thread::sleep(LOOK);

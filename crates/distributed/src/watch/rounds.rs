@@ -13,6 +13,7 @@ use super::link::Link;
 use super::rank_info::RankInfo;
 use super::shared::{Closing, LEFT, Shared};
 use super::verdict::Verdict;
+use crate::pauses::Pauses;
 
 /// How long the others have to read that this rank leaves.
 const FAREWELL: Duration = Duration::from_millis(250);
@@ -33,7 +34,7 @@ pub(super) struct Rounds {
     /// What ranks have begun that were ahead of this one, by the part.
     ahead: BTreeMap<(usize, String), Tail>,
     beaten: Instant,
-    looked: Instant,
+    pauses: Pauses,
 }
 
 impl Rounds {
@@ -58,7 +59,7 @@ impl Rounds {
             plans: BTreeMap::new(),
             ahead: BTreeMap::new(),
             beaten: now,
-            looked: now,
+            pauses: Pauses::longer_than(LATE.min(limits.silence / 2)),
         }
     }
 
@@ -96,13 +97,9 @@ impl Rounds {
 
     /// Nobody is silent, or waits, while this process does not run: it is stopped, or the machine sleeps.
     fn excuse_own_pause(&mut self) {
-        let now = Instant::now();
-        let pause = now.duration_since(self.looked);
-        self.looked = now;
-        if pause > LATE.min(self.limits.silence / 2) {
-            self.links.values_mut().for_each(|link| link.heard += pause);
-            self.heard.iter_mut().for_each(|(_, when)| *when += pause);
-        }
+        let pause = self.pauses.look();
+        self.links.values_mut().for_each(|link| link.heard += pause);
+        self.heard.iter_mut().for_each(|(_, when)| *when += pause);
     }
 
     fn receive(&mut self) {
@@ -325,7 +322,7 @@ mod tests {
         let mut rounds = Rounds::new(RankInfo { rank: 0, size: 2 }, limits, Arc::clone(&shared), BTreeMap::new());
         let before = Instant::now().checked_sub(2 * minute).expect("a time");
         let doing = Doing { number: 1, extent: Extent::All, label: "all_sum f32[8]".to_owned(), age: 100 };
-        (rounds.heard[1], rounds.looked) = ((Some(doing), before), before);
+        (rounds.heard[1], rounds.pauses.looked) = ((Some(doing), before), before);
         rounds.look();
         assert!(shared.lock().verdict.is_none(), "rank 1 has not waited since");
     }

@@ -61,11 +61,11 @@ fn too_few(job: u64, size: usize, came: RankInfo) -> [Error; 2] {
     let mut link = link::Link::new(connect(&place)).expect("a link").known(0);
     let RankInfo { rank, size: its_size } = came;
     link.send(&Frame::Hello { version: join::VERSION, rank, size: its_size, token: job, process: 1 });
-    let until = Instant::now() + Duration::from_millis(300);
-    let first = join::host(&listener, Ipv4Addr::LOCALHOST.into(), RankInfo { rank: 0, size }, job, until);
-    let mut frames = Vec::new();
+    let mut deadline = Deadline::after(Duration::from_millis(300));
+    let first = join::host(&listener, Ipv4Addr::LOCALHOST.into(), RankInfo { rank: 0, size }, job, &mut deadline);
+    let (since, mut frames) = (Instant::now(), Vec::new());
     while link.receive(&mut frames).is_ok() {
-        assert!(until.elapsed() < LIMITS.join, "the connection stays open");
+        assert!(since.elapsed() < LIMITS.join, "the connection stays open");
         thread::sleep(Duration::from_millis(5));
     }
     let told = frames.into_iter().find_map(|frame| match frame {
@@ -167,9 +167,9 @@ fn a_rank_that_is_silent_is_lost_after_the_limit() {
     let begun = Instant::now();
     let (first, silent) = thread::scope(|scope| {
         let first = scope.spawn(|| Watch::at(&place, JOB, RankInfo { rank: 0, size: 2 }, limits));
-        let until = Instant::now() + LIMITS.join;
+        let mut deadline = Deadline::after(LIMITS.join);
         let addresses = meet::resolve(&place).expect("an address");
-        let silent = join::come(&addresses, RankInfo { rank: 1, size: 2 }, JOB, until).expect("comes");
+        let silent = join::come(&addresses, RankInfo { rank: 1, size: 2 }, JOB, &mut deadline).expect("comes");
         (first.join().expect("no panic").expect("both come"), silent)
     });
     let error = first.why(LIMITS.wait, None).expect("silent");

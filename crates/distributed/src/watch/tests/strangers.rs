@@ -161,7 +161,7 @@ fn one_that_listens_and_is_no_rank_0_is_given_up_for_another_address() {
     thread::scope(|scope| {
         let first = scope.spawn(|| Watch::at(&place, JOB, ranks[0], LIMITS));
         let addresses = [silent.local_addr().expect("bound"), place.parse().expect("an address")];
-        let second = join::come(&addresses, ranks[1], JOB, Instant::now() + LIMITS.join).expect("at the second");
+        let second = join::come(&addresses, ranks[1], JOB, &mut Deadline::after(LIMITS.join)).expect("at the second");
         first.join().expect("no panic").expect("comes").check().expect("both are well");
         drop(second);
     });
