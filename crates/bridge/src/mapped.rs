@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::{io, ptr, slice};
 
@@ -37,6 +39,15 @@ pub struct MappedFile {
 unsafe impl Sync for MappedFile {}
 
 impl MappedFile {
+    /// Opens a file to be mapped. A pipe is opened as well, so that it can be refused: nobody waits until it is written to.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses.
+    pub fn open_file(path: &Path) -> io::Result<File> {
+        File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)
+    }
+
     /// Maps the whole of `file`.
     ///
     /// # Errors

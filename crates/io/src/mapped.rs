@@ -1,6 +1,5 @@
 //! Files that are mapped into memory.
 
-use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
 use std::path::Path;
@@ -33,12 +32,7 @@ impl Part {
 ///
 /// It is not there, cannot be read, or is no regular file.
 pub(crate) fn mapped(path: &Path, held: &Path) -> Result<MappedFile> {
-    // A pipe to which nobody writes would be waited for.
-    if fs::metadata(held).is_ok_and(|own| !own.is_file()) {
-        let reason = io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file");
-        return Err(Error::file("map", path)(reason));
-    }
-    let file = File::open(held).map_err(Error::file("open", path))?;
+    let file = MappedFile::open_file(held).map_err(Error::file("open", path))?;
     MappedFile::new(&file).map_err(|error| Error::file("map", path)(refused(error)))
 }
 
