@@ -23,6 +23,9 @@ use crate::subject::Subject;
 /// What a run gave: evaluated arrays, or the error of the graph or of its eval.
 pub(super) type Outcome = Result<Vec<Array>, String>;
 
+/// What a call makes of a state and arguments.
+type Step = Rc<dyn Fn(&mut Vec<Array>, Vec<Array>) -> Result<Vec<Array>>>;
+
 /// A program with the subjects that its implicit inputs are of.
 pub(crate) struct Scene<'a> {
     pub(crate) program: &'a Program,
@@ -239,7 +242,7 @@ impl Scene<'_> {
             }
             Ok(results)
         };
-        let step = Rc::new(step);
+        let step: Step = Rc::new(step);
         let exact = classes.iter().all(|&class| class == Class::Exact);
         let plainly = step.clone();
         let mut expected = first.clone();
@@ -287,7 +290,9 @@ impl Scene<'_> {
         let held = copied(&first)?;
         let beside = untouched(&held.iter().map(Value::from).collect::<Vec<_>>(), || run(&mut held.clone()))??;
         let over = run(&mut copied(&first)?)?;
-        same(&over, &beside).map_err(|what| format!("with a state that nobody else holds: {what}"))
+        same(&over, &beside).map_err(|what| format!("with a state that nobody else holds: {what}"))?;
+        tripped_with_state(plainly, &first, &values)
+            .map_err(|what| format!("with a state beside a node that fails: {what}"))
     }
 
     /// A node that fails when it is evaluated, and a call after that.
@@ -358,6 +363,50 @@ pub(super) fn evaluated(results: Result<Vec<Array>>) -> Outcome {
 
 fn copied(arrays: &[Array]) -> Outcome {
     evaluated(arrays.iter().map(extra_ops::copied).collect())
+}
+
+/// Calls a step after which the last array of the state comes of a node that fails: whoever holds the state has it as it was, what else
+/// the call leaves is right or an error, and the next call gives what the first one gave.
+fn tripped_with_state(step: Step, first: &[Array], arguments: &[Value]) -> Result<(), String> {
+    let wire = Arc::new(AtomicBool::new(false));
+    let own = wire.clone();
+    let wired = move |state: &mut Vec<Array>, arguments: Vec<Array>| -> Result<Vec<Array>> {
+        let results = step(state, arguments)?;
+        if let Some(last) = state.last_mut() {
+            *last = kernel::apply(Tripwire(own.clone()), std::slice::from_ref(&*last))?.swap_remove(0);
+        }
+        Ok(results)
+    };
+    let mut compiled = compile_with_state(options(Passes::All), wired);
+    let mut run = |state: &mut Vec<Array>| -> Outcome {
+        let made = compiled.call(state, arguments).and_then(|made| dense(&made)).map_err(text)?;
+        Ok([&made[..], &state[..]].concat())
+    };
+    let expected = evaluated(Ok(run(&mut copied(first)?)?))?;
+    wire.store(true, Ordering::Relaxed);
+    let held = copied(first)?;
+    for mut state in [held.clone(), copied(first)?] {
+        let left = untouched(&held.iter().map(Value::from).collect::<Vec<_>>(), || match run(&mut state) {
+            Ok(left) => right_or_failed(&left, &expected),
+            Err(_) => same(&state, first),
+        });
+        left??;
+    }
+    wire.store(false, Ordering::Relaxed);
+    same(&evaluated(Ok(run(&mut held.clone())?))?, &expected)
+}
+
+/// Checks what a call left: each array is right or an error, and the last one, which comes of what failed, an error.
+fn right_or_failed(found: &[Array], expected: &[Array]) -> Result<(), String> {
+    for (found, expected) in found.iter().zip(expected) {
+        if let Ok(found) = evaluated(Ok(vec![found.clone()])) {
+            same(&found, std::slice::from_ref(expected))?;
+        }
+    }
+    match found.last() {
+        Some(last) if last.size() > 0 && last.eval().is_ok() => Err("what comes of the node is no error".to_owned()),
+        _ => Ok(()),
+    }
 }
 
 /// What `run` gives, which leaves the bytes of the dense values as they are.
