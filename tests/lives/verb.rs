@@ -12,7 +12,7 @@ use tacit::arrays::{ActivationGranularity, Adapter, AsStored, Awq, Dora, Gptq, S
 use tacit::compile::{CompileOptions, compile_with_state};
 use tacit::format::AnyFormat;
 use tacit::io::Training;
-use tacit::model::{LoraConfig, Method, Missing, Model, ParameterFilter, Parameters, QatConfig};
+use tacit::model::{LoraConfig, Method, Missing, Model, Observations, ParameterFilter, Parameters, Pattern, QatConfig};
 use tacit::{Error, Policy, Result, Value};
 
 use crate::held::{Held, bytes, distance};
@@ -372,6 +372,9 @@ impl Life {
 
     fn observe(&mut self, pattern: &str, format: &str, awq: bool, before: &Held) -> Checked<Result<()>> {
         let seen = self.model.observe(pattern, |model| model.forward(&tokens()));
+        if let Ok(seen) = &seen {
+            self.observe_in_groups(pattern, seen)?;
+        }
         if let Some(difference) = before.changed(&never(Held::of(&self.model))?) {
             return Err(format!("a model that was observed has other {difference}"));
         }
@@ -384,6 +387,33 @@ impl Life {
                 }
             })
         }))
+    }
+
+    /// The same is seen in groups, and, but for rounding, where squares alone are recorded.
+    fn observe_in_groups(&mut self, pattern: &str, all: &Observations) -> Checked {
+        for paths in never(self.model.observation_groups(pattern, 4 * 2 * 64 * 64))? {
+            let own = Pattern::any(&paths);
+            let group = never(self.model.observe(own.clone(), |model| model.forward(&tokens())))?;
+            let squares = never(self.model.observe_squares(own, |model| model.forward(&tokens())))?;
+            let count = paths.len();
+            holds(
+                [&group, &squares].iter().all(|seen| seen.paths().count() == count),
+                "more than a group is observed",
+            )?;
+            for path in &paths {
+                let (Ok(seen), Ok(squares)) = (group.get(path), squares.get(path)) else {
+                    holds(all.get(path).is_err(), format!("{path} is not seen in its group"))?;
+                    continue;
+                };
+                let all = never(all.get(path))?;
+                let [found, expected] = [seen, all].map(|seen| seen.gram().and_then(bytes));
+                holds(never(found)? == never(expected)?, format!("{path} is seen otherwise in its group"))?;
+                let [found, expected] = [squares, all].map(|seen| never(seen.mean_squares()));
+                let far = never(distance(&found?, &expected?))?;
+                holds(far <= 1e-5, format!("the squares of {path} are {far} apart"))?;
+            }
+        }
+        Ok(())
     }
 
     fn set_leaves(&mut self, good: bool) -> Checked<Result<()>> {
