@@ -5,10 +5,10 @@ use mlx_rs::macros::ModuleParameters;
 use mlx_rs::module::{FlattenedModuleParam, Module, ModuleParameters, Param, Parameter};
 use mlx_rs::optimizers::{Adam, Sgd};
 use mlx_rs::{Array, Dtype, builder::Builder, error::Exception, nn};
-use tacit_arrays::Nf4Array;
 use tacit_arrays::format::{Affine, Nf4};
+use tacit_arrays::{Gptq, Nf4Array};
 use tacit_core::{Error, Policy, Result, Value};
-use tacit_nn::{LoraConfig, Missing, Model, ParameterFilter, Parameters, Pattern, Rules};
+use tacit_nn::{LoraConfig, Missing, Model, Observations, ParameterFilter, Parameters, Pattern, Rules};
 
 use crate::log::Log;
 use crate::types::{error, normal, numbers, said_of};
@@ -166,6 +166,30 @@ fn every_path_of_a_tie_obeys() -> Result<()> {
             assert!(
                 model.value_and_grad(ParameterFilter::All, (), |_, ()| Ok::<_, Error>(Array::from_f32(0.0))).is_err()
             );
+        }
+    }
+    Ok(())
+}
+
+/// By each of its paths it is the one weight, whose rows are those of its products: its lookups are none.
+#[test]
+fn a_tied_weight_is_observed_by_each_path() -> Result<()> {
+    let run = |model: &mut Model<Tied>| model.run(|m| logits(m, &tokens()));
+    for paths in PATHS {
+        let own = paths[1];
+        let mut model = tied(paths);
+        for pattern in ["*", "head.weight", "embedding.weight"] {
+            assert_eq!(model.observation_groups(pattern, 1)?, [[own]], "{pattern}");
+            let (products, squares) = (model.observe(pattern, run)?, model.observe_squares(pattern, run)?);
+            let means = |seen: &Observations| -> Result<Array> {
+                assert_eq!(seen.paths().collect::<Vec<_>>(), [own], "{pattern}");
+                assert_eq!(seen.get(own)?.rows(), [3], "{pattern}");
+                seen.get(own)?.mean_squares()
+            };
+            assert!(means(&products)?.all_close(means(&squares)?, 1e-5, 0.0, None)?, "{pattern}");
+            let affine = Affine { bits: 4, group: 64 };
+            let model = tied(paths).quantize_observed(pattern, affine, &products, &Gptq::default())?;
+            assert_eq!(shown(&model), [format!("{own} Affine(f32[32,64])")], "{pattern}");
         }
     }
     Ok(())
