@@ -246,3 +246,29 @@ impl<'de> Deserialize<'de> for Recorder {
         Ok(Self(Arc::new(Mutex::new(None))))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use mlx_rs::ops;
+
+    use super::*;
+
+    fn rows(count: i32, inputs: i32) -> Result<Meeting> {
+        Ok(Meeting { rows: ops::ones::<f32>(&[count, inputs])?, chosen: None })
+    }
+
+    #[test]
+    fn a_sum_that_is_lost_ends_its_recording_and_that_of_no_other() -> Result<()> {
+        let ledger = Ledger::new(Recorded::Products);
+        let [lost, other] = [ledger.clone(), ledger].map(|ledger| Recorder::new(false, ledger));
+        lost.add(1, rows(2, 3)?)?;
+        other.add(1, rows(2, 3)?)?;
+        // Sums of two inputs are not added to those of three.
+        assert!(lost.add(1, rows(4, 2)?).is_err());
+        assert!(!lost.is_on() && lost.end().is_none());
+        other.add(1, rows(4, 3)?)?;
+        let seen = other.end().unwrap_or_default();
+        assert_eq!((seen[&1].rows(), seen[&1].gram()?.as_slice::<f32>()), (&[6][..], &[6.0; 9][..]));
+        Ok(())
+    }
+}

@@ -57,6 +57,15 @@ fn products_are_joined_or_summed() {
 }
 
 #[test]
+fn parts_of_several_types_are_mapped_and_have_tangents() {
+    let oracle = oracle(F32).allowing().transformed();
+    for w in [rows(F32), columns()] {
+        oracle.check("x W^T", &[normal(4, &[3, 96]).into(), w.clone()], transposed);
+        oracle.check("W x", &[normal(4, &[96, 3]).into(), w], left);
+    }
+}
+
+#[test]
 fn a_half_projection() {
     let dtype = Dtype::Bfloat16;
     // Plain MLX sums the gradients of affine scales and biases in their own type.

@@ -137,6 +137,23 @@ fn half_floats_are_summed_in_f32() {
     }
 }
 
+/// What is summed is what was multiplied, and no factor of the sum that the product is in.
+#[test]
+fn sums_of_half_floats_are_seen_on_either_side() {
+    for dtype in [Dtype::Float16, Dtype::Bfloat16] {
+        let [x, c, w] =
+            [(2, [10, 64]), (3, [32, 10]), (1, [32, 64])].map(|(seed, shape)| normal_of(dtype, seed, &shape));
+        for w in [nf4(&w, 32), affine(&w, 32, 4), w.into()] {
+            let left = seen(&w, &x, |x, w| Ok(ops::addmm(&c, w, x.t(), 0.5, -2.0)?));
+            let right = seen(&w, &x, |x, w| Ok(ops::addmm(c.t(), x, w.t(), 0.5, -2.0)?));
+            for found in [left, right] {
+                assert_eq!(found.rows(), [10]);
+                close(found.gram().expect("products"), &gram(&x));
+            }
+        }
+    }
+}
+
 #[test]
 fn each_expert_has_sums_of_its_own() {
     let x = normal(2, &[5, 2, 64]);
@@ -284,6 +301,28 @@ fn bad_weights_and_activations() {
         the weight f32[8,8] was multiplied along axis 0, and its inputs lie along the last
         help: observe a weight whose products sum over its last axis, as `x W^T` does, or store its transpose"#]],
     );
+}
+
+/// Rows that cannot be computed are not met: what was seen before stays, and what is seen later is added to it.
+#[test]
+fn rows_that_fail_are_left_out() -> Result<()> {
+    let first = Observed::new(normal(1, &[32, 64]))?;
+    let both = [first.beside(normal(2, &[16, 64]))?, first];
+    let nan = normal(3, &[4, 64]).multiply(Array::from_f32(f32::NAN))?;
+    let (a, failed, b) = (normal(4, &[3, 64]), nf4(&nan, 64).dense()?, normal(5, &[5, 64]));
+    for (x, fails) in [(&a, false), (&failed, true), (&b, false)] {
+        for observed in &both {
+            let met = implicit((x, observed), |(x, w)| x.matmul(w.t()));
+            let said = met.err().map(|error| error.to_string()).unwrap_or_default();
+            assert_eq!(said.contains("kernel Nf4Quantize failed: element 0 is NaN"), fails, "{said}");
+        }
+    }
+    for observed in both {
+        let seen = observed.finish()?;
+        assert_eq!(seen.rows(), [8]);
+        close(seen.gram()?, &gram(&ops::concatenate(&[&a, &b], 0)?));
+    }
+    Ok(())
 }
 
 #[test]

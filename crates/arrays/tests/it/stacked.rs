@@ -39,6 +39,14 @@ fn batched_products_are_those_of_the_experts() {
 }
 
 #[test]
+fn experts_of_several_types_are_mapped_and_have_tangents() {
+    let oracle = oracle(F32).allowing().transformed();
+    let x = |rows, columns| Value::from(normal(4, &[3, rows, columns]));
+    oracle.check("x W^T", &[x(5, 32), experts(F32)], |a| Ok(vec![a[0].matmul(a[1].swap_axes(1, 2)?)?]));
+    oracle.check("W x", &[x(32, 5), experts(F32)], |a| Ok(vec![a[1].matmul(&a[0])?]));
+}
+
+#[test]
 fn each_row_by_an_expert_of_its_own() {
     let x = Value::from(normal(4, &[4, 1, 32]));
     // Plain MLX has it in f32 alone on a CPU.

@@ -3,6 +3,8 @@
 use mlx_rs::{Array, Dtype};
 use tacit_conformance::oracle::{floats, relative_error};
 use tacit_core::kernel::{Kernel, apply};
+use tacit_core::transform::vmap;
+use tacit_core::{Aval, Value};
 use tacit_kernels::Orientation;
 
 use super::super::int8_product::Int8Product;
@@ -28,6 +30,34 @@ fn rows_and_columns_are_rounded_as_in_plain_ops() {
                         let [result, plain] = [result, plain].map(wide);
                         assert_eq!(result, plain, "{shape:?} {dtype:?} {orientation:?}");
                     }
+                }
+            }
+        }
+    }
+}
+
+/// Examples without elements, and no examples: by the kernel's own rule and, of columns or of factors that are mapped too, by plain ops.
+#[test]
+fn what_is_mapped_may_have_no_elements() {
+    for (shape, axis) in [([2, 0, 8], 0), ([2, 3, 0], 0), ([0, 3, 8], 0), ([3, 0, 2], 2), ([3, 0, 8], 1)] {
+        let mut example = shape.to_vec();
+        let examples = example.remove(axis as usize);
+        for orientation in BOTH {
+            let length = example[usize::from(orientation == Orientation::Plain)];
+            let one = Int8Round { orientation }.output_avals(&[Aval::new(&example, Dtype::Float32)]).expect("avals");
+            for with_factors in [false, true] {
+                let factors = with_factors.then(|| (normal(2, &[examples, length]), Some(0)));
+                let inputs = [(normal(1, &shape), Some(axis))].into_iter().chain(factors);
+                let (inputs, axes): (Vec<Value>, Vec<_>) =
+                    inputs.map(|(input, axis)| (Value::from(input), axis)).unzip();
+                let mut mapped = vmap(axes, 0, |args: Vec<Array>| apply(Int8Round { orientation }, &args));
+                let found = mapped.call(inputs).expect("rounds");
+                assert_eq!(found.len(), one.len());
+                for (found, one) in found.iter().zip(&one) {
+                    let expected = Aval::new(&[&[examples], &one.shape[..]].concat(), one.dtype);
+                    let found = found.dense().expect("dense");
+                    assert_eq!(Aval::from(&found), expected, "{shape:?} {axis} {orientation:?}");
+                    assert_eq!(wide(&found), vec![0.0; found.size()], "{shape:?} {axis} {orientation:?}");
                 }
             }
         }
