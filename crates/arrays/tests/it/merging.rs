@@ -5,7 +5,8 @@ use mlx_rs::{Array, Dtype, ops, random};
 use tacit_arrays::{
     ActivationGranularity, Adapter, AsStored, Dora, Int8Inputs, Int8Training, Lora, QaLora, merge, merge_exactly,
 };
-use tacit_core::{Counters, Error, Policy, Result, Value, implicit};
+use tacit_conformance::oracle::Oracle;
+use tacit_core::{Counters, Error, ImplicitArray, Policy, Result, Value, implicit, store};
 
 use crate::adapters::{dora_on, qa_lora_on};
 use crate::as_stored::{FORMATS, parsed};
@@ -228,5 +229,27 @@ fn what_is_transposed_merges_as_it_lies() -> Result<()> {
     assert_eq!(bytes(&transpose(&merged.value)?), bytes(&upright.value));
     assert_eq!(of(&transposed).base().aval()?.shape, [96, 40]);
     assert_eq!(bytes(&transpose(of(&transposed).base())?), bytes(&base));
+    Ok(())
+}
+
+/// Codes whose scales are codes: what is read again has the bytes, the products with all that transforms make of them, and the merge.
+#[test]
+fn an_adapter_over_scales_of_codes_is_read_again_as_it_was() -> Result<()> {
+    let text = "nf4:64:double";
+    let w = lora_on(parsed(text).quantize(&normal(2, &[64, 96]))?);
+    let Value::Implicit(array) = &w else { panic!("an adapter") };
+    let (json, arrays) = store::collect(|| serde_json::to_string(array).expect("is stored"));
+    let read: Box<dyn ImplicitArray> = store::provide(arrays, || serde_json::from_str(&json).expect("is read"));
+    let both = [w, read.into()];
+    let _allow = Policy::Allow.scope();
+    let merged = merge(of(&both[0]), text)?;
+    assert!(merged.loss.relative < 0.2, "{}", merged.loss);
+    for w in &both {
+        assert_eq!(bytes(w), bytes(&both[0]));
+        assert_eq!(bytes(&merge(of(w), text)?.value), bytes(&merged.value));
+        let operands = [normal(1, &[3, 96]).into(), w.clone()];
+        let product = |a: Vec<Array>| Ok(vec![a[0].matmul(a[1].t())?]);
+        Oracle::new(1e-4).allowing().transformed().check("x W^T", &operands, product);
+    }
     Ok(())
 }

@@ -291,6 +291,29 @@ fn a_state_goes_on_in_another_format() {
     assert!(own.eq_exact(other.dense().expect("builds")).expect("compares"));
 }
 
+/// Codes of other bits are what they stand for to the next step, which makes its own.
+#[test]
+fn codes_go_on_in_fewer_bits_and_in_more() {
+    let adam = || Adam::new(0.1);
+    let small = |optimizer: Result<QuantizedState<Adam>>| optimizer.expect("formats").from_elements(1);
+    let eight = || small(QuantizedState::eight_bits(adam()));
+    let four = || small(QuantizedState::four_bits(adam()));
+    for (mut first, mut second) in [(eight(), four()), (four(), eight())] {
+        stepped(&mut first, 1);
+        let run = Training::new(1).with_optimizer(&first).expect("has a state");
+        let mut float = adam();
+        run.restore_optimizer(&mut float).expect("is of the kind");
+        let mut own = second.clone();
+        stepped(&mut own, 1);
+        run.restore_optimizer(&mut second).expect("is of the kind");
+        assert_eq!(second.nbytes(), first.nbytes());
+        for (found, expected) in stepped(&mut second, 9).iter().zip(&stepped(&mut float, 9)) {
+            assert!(found.all_close(expected, 1e-5, 1e-5, None).expect("compares"), "{found:?} {expected:?}");
+        }
+        assert_eq!(second.nbytes(), own.nbytes());
+    }
+}
+
 #[test]
 fn a_run_says_what_it_does_not_have() {
     let folder = Scratch::new();

@@ -116,8 +116,10 @@ fn a_prompt_that_is_refused_leaves_the_cache_as_it_was() {
 fn a_second_prompt_is_padded_too() {
     let _deny = Policy::Deny.scope();
     let all = tokens(6, 2, 40, F32);
-    for side in [PaddingSide::Left, PaddingSide::Right] {
-        let mut cache = cache(2, F32, FORMATS[0], Window::Everything);
+    for (formats, side) in
+        [FORMATS[0], FORMATS[3]].into_iter().flat_map(|of| [(of, PaddingSide::Left), (of, PaddingSide::Right)])
+    {
+        let mut cache = cache(2, F32, formats, Window::Everything);
         eager(&mut cache, &part(&all, 0, 6)).expect("attends");
         cache.prepare(5, &[2, 5], side).expect("prepares");
         let prompt = [2, 5].iter().enumerate().map(|(at, &length)| {
@@ -129,10 +131,10 @@ fn a_second_prompt_is_padded_too() {
         let prompt = joined(&prompt.collect::<Vec<_>>(), 0);
         eager(&mut cache, &prompt).expect("attends");
         assert_eq!(cache.offset().as_slice::<i32>(), [8, 11]);
-        go_on(&mut cache, &all, &[8, 11], FORMATS[0], Window::Everything, &format!("{side:?}"));
+        go_on(&mut cache, &all, &[8, 11], formats, Window::Everything, &format!("{formats:?} {side:?}"));
         cache.trim(3).expect("trims");
         assert!(cache.trim(1).is_err());
-        go_on(&mut cache, &all, &[8, 11], FORMATS[0], Window::Everything, &format!("{side:?} again"));
+        go_on(&mut cache, &all, &[8, 11], formats, Window::Everything, &format!("{formats:?} {side:?} again"));
     }
 }
 
