@@ -2,11 +2,14 @@
 
 use std::rc::Rc;
 
+use mlx_rs::builder::Builder;
+use mlx_rs::macros::ModuleParameters;
 use mlx_rs::module::{FlattenedModuleParam, Module};
 use mlx_rs::optimizers::{AdamW, Optimizer};
 use mlx_rs::{Array, Dtype, memory, nn, ops, random, transforms};
 use tacit_arrays::format::{Affine, Nf4, Quantizer};
 use tacit_arrays::{Lora, Nf4Array, Prepared};
+use tacit_core::transform::vmap;
 use tacit_core::{ImplicitArray, Policy, Result, Value, compile, implicit};
 use tacit_distributed::{FullyShard, FullySharded, Group, Shard, Split};
 use tacit_nn::training::{chunked_cross_entropy, clip_by_norm, distillation_loss};
@@ -21,9 +24,11 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("traffic", traffic),
     Case::new("training", training),
     Case::new("chunks_of_unequal_rows", chunks_of_unequal_rows).sizes(ODD_TOO),
+    Case::new("chunks_of_mapped_rows", chunks_of_mapped_rows),
     Case::new("a_teacher_of_unequal_rows", a_teacher_of_unequal_rows).sizes(ODD_TOO),
     Case::new("means_of_what_is_split_otherwise", means_of_what_is_split_otherwise),
     Case::new("means_of_a_base_under_an_adapter", means_of_a_base_under_an_adapter),
+    Case::new("a_tied_weight", a_tied_weight).sizes(ODD_TOO),
     Case::new("norms_of_parts", norms_of_parts),
     Case::new("what_is_converted", what_is_converted),
 ];
@@ -232,24 +237,45 @@ fn chunks_of_unequal_rows(group: &Group) -> Result<()> {
         model.set_leaves([("weight".to_owned(), normal(1, &[12, 8])), ("bias".to_owned(), normal(2, &[12]))])?;
         Ok(model)
     };
-    let loss = |model: &mut Model<nn::Linear>, (x, count): (Array, Array)| -> Result<Array> {
-        let targets = ops::zeros::<u32>(&[x.dim(0)])?;
-        let losses = chunked_cross_entropy(x, model.get("weight")?, &targets, Some(2), |x, w| x.matmul(w.t()))?;
-        Ok(losses.sum(None)?.divide(count)?)
-    };
     let count = |rows: &Array| Array::from_f32(rows.dim(0) as f32);
     let rows: Vec<Array> = (0..group.size()).map(|rank| normal(10 + rank as u64, &[3 * rank as i32, 8])).collect();
     let (all, own) = (ops::concatenate(&rows, 0)?, &rows[group.rank()]);
-    let of_all = count(&all);
-    let (_, expected) = head()?.value_and_grad(ParameterFilter::default(), (all, of_all), loss)?;
-    let mut split = head()?.fully_shard("weight", group)?;
     let mean = group.mean(&count(own))?;
     mean.eval()?;
+    for chunk in [Some(2), None] {
+        let loss = move |model: &mut Model<nn::Linear>, (x, count): (Array, Array)| -> Result<Array> {
+            let targets = ops::zeros::<u32>(&[x.dim(0)])?;
+            let losses = chunked_cross_entropy(x, model.get("weight")?, &targets, chunk, |x, w| x.matmul(w.t()))?;
+            Ok(losses.sum(None)?.divide(count)?)
+        };
+        let (_, expected) = head()?.value_and_grad(ParameterFilter::default(), (all.clone(), count(&all)), loss)?;
+        let mut split = head()?.fully_shard("weight", group)?;
+        let before = group.traffic();
+        let (own, found) = split.value_and_grad(ParameterFilter::default(), (own.clone(), mean.clone()), loss)?;
+        transforms::eval(found.values().chain([&own]))?;
+        assert_eq!(group.traffic().collectives - before.collectives, 2, "it is gathered, and its gradient summed");
+        assert_gradients(&split.mean_gradients(found, group)?, &expected, group)?;
+    }
+    Ok(())
+}
+
+/// A head is gathered once for all examples of a map, whatever chunks each of them has.
+fn chunks_of_mapped_rows(group: &Group) -> Result<()> {
+    let (whole, x) = (normal(1, &[12, 8]), normal(10 + group.rank() as u64, &[3, 5, 8]));
+    let losses = |head: Value| -> Result<Array> {
+        let each = move |x: Array| {
+            let targets = ops::zeros::<u32>(&[x.dim(0)])?;
+            chunked_cross_entropy(x, head.clone(), &targets, Some(2), |x, w| x.matmul(w.t()))
+        };
+        vmap(0, 0, each).call(&x)?.dense()
+    };
+    let split = FullySharded::new(&whole, group)?;
     let before = group.traffic();
-    let (own, found) = split.value_and_grad(ParameterFilter::default(), (own.clone(), mean), loss)?;
-    transforms::eval(found.values().chain([&own]))?;
-    assert_eq!(group.traffic().collectives - before.collectives, 2, "it is gathered, and its gradient summed");
-    assert_gradients(&split.mean_gradients(found, group)?, &expected, group)
+    let found = losses(split.into())?;
+    found.eval()?;
+    assert_eq!(group.traffic().collectives - before.collectives, 1, "the head is gathered");
+    close(&found, &losses(whole.into())?, 1e-5);
+    Ok(())
 }
 
 /// A teacher's head is gathered where a rank has no row, too: the others wait for that.
@@ -299,6 +325,40 @@ fn means_of_a_base_under_an_adapter(group: &Group) -> Result<()> {
     let (_, expected) = adapted(whole)?.value_and_grad(ParameterFilter::All, x, loss)?;
     let (_, found) = split.value_and_grad(ParameterFilter::All, own, loss)?;
     assert_gradients(&split.mean_gradients(found, group)?, &expected, group)
+}
+
+#[derive(Clone, Debug, ModuleParameters)]
+#[module(root = mlx_rs)]
+struct Tied {
+    #[param]
+    embedding: nn::Embedding,
+    #[param]
+    head: nn::Linear,
+}
+
+/// It is split once, whichever of its paths is named, and its gradient is that of lookups and products.
+fn a_tied_weight(group: &Group) -> Result<()> {
+    let tied = || -> Result<Model<Tied>> {
+        let head = nn::LinearBuilder::new(8, 12).bias(false).build()?;
+        let model = Model::new(Tied { embedding: nn::Embedding::new(12, 8)?, head })?;
+        let mut model = model.tie("head.weight", "embedding.weight")?;
+        model.set("head.weight", normal(1, &[12, 8]))?;
+        Ok(model)
+    };
+    let loss = |model: &mut Model<Tied>, tokens: Array| -> Result<Array> {
+        model.run(|tied| {
+            let x = tied.embedding.forward(&tokens)?;
+            tied.head.forward(&x)?.square()?.mean(None)
+        })
+    };
+    let tokens = Array::from_slice(&[3u32, 1, 2, 3], &[4]);
+    let (_, expected) = tied()?.value_and_grad(ParameterFilter::default(), tokens.clone(), loss)?;
+    for path in ["head.weight", "embedding.weight", "*.weight"] {
+        let mut split = tied()?.fully_shard(path, group)?;
+        let (_, found) = split.value_and_grad(ParameterFilter::default(), tokens.clone(), loss)?;
+        assert_gradients(&split.mean_gradients(found, group)?, &expected, group)?;
+    }
+    Ok(())
 }
 
 /// Parts count on every rank, and what all ranks have once, also within a part; each rank clips alike.
