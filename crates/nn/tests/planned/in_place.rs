@@ -4,6 +4,7 @@ use mlx_rs::module::Module as _;
 use mlx_rs::optimizers::AdamW;
 use mlx_rs::{Array, memory, nn, random};
 use tacit_core::compile::CompileOptions;
+use tacit_core::transform::checkpoint;
 use tacit_core::{Error, Result, compile_with_state, tree};
 use tacit_nn::{Model, ParameterFilter, Stateful};
 
@@ -47,5 +48,53 @@ fn a_step_of_adam_takes_no_memory_for_new_weights_and_moments() -> Result<()> {
         assert!((loss - expected).abs() <= 1e-4 * expected, "call {call}: {loss} and {expected}");
     }
     assert!(compiled.stats().nodes.contains_key("Plan"), "{:?}", compiled.stats().nodes);
+    Ok(())
+}
+
+type Loss = fn(&mut Model<nn::Linear>, Array) -> Result<Array>;
+
+/// What a gradient computes again or reads from codes, a function of the model whose result nobody has asked for when the step runs, and
+/// a copy of the state that somebody keeps: all of them read the weights as they were.
+#[test]
+fn weights_are_written_behind_all_that_reads_them() -> Result<()> {
+    let _turn = turns::of_memory();
+    let plainly: Loss = |model, x| Ok(model.forward(&x)?.square()?.mean(None)?);
+    let again: Loss = |model, x| {
+        let mut product = checkpoint(|(x, w): (Array, Array)| x.matmul(w.t())?.sin());
+        Ok(product.call((x, model.get("weight")?.dense()?))?.dense()?.square()?.mean(None)?)
+    };
+    for (loss, format) in [(plainly, None), (again, None), (plainly, Some("affine:8:64"))] {
+        let start = || -> Result<Training> {
+            let (mut model, optimizer) = (Model::new(nn::Linear::new(64, 64)?)?, Stateful(AdamW::new(1e-2)));
+            model.set("weight", random::normal::<f32>(&[64, 64], None, 0.1, &random::key(5)?)?)?;
+            if let Some(format) = format {
+                model.saved_activations("weight", format)?;
+            }
+            Ok((model, optimizer))
+        };
+        let step = move |(model, optimizer): &mut Training, x: Array| -> Result<Array> {
+            let (loss, gradients) = model.value_and_grad(ParameterFilter::Paths("weight".parse()?), x, loss)?;
+            model.update(optimizer, &gradients)?;
+            Ok(loss)
+        };
+        let (mut own, mut eager) = (start()?, start()?);
+        eager.0.set("bias", own.0.get("bias")?)?;
+        let mut train = compile_with_state(CompileOptions::default(), step);
+        let evaluate = move |(model, _): &mut Training, x: Array| loss(model, x);
+        let mut evaluate = compile_with_state(CompileOptions::default(), evaluate);
+        for call in 0..6 {
+            let x = random::normal::<f32>(&[8, 64], None, None, &random::key(call)?)?;
+            let kept = (call % 2 == 0).then(|| own.clone());
+            let before = evaluate.call(&mut own, &x)?.dense()?;
+            let trained = train.call(&mut own, &x)?.dense()?;
+            tree::eval(&(&own, &trained))?;
+            let held = kept.map_or(Ok(before.clone()), |(mut model, _)| loss(&mut model, x.clone()))?;
+            let expected = step(&mut eager, x)?.item_exact::<f32>();
+            for found in [trained, before, held].map(|found| found.item_exact::<f32>()) {
+                assert!((found - expected).abs() <= 1e-3 * expected, "{format:?}, call {call}: {found} and {expected}");
+            }
+        }
+        assert!(train.stats().nodes.contains_key("Plan"), "{:?}", train.stats().nodes);
+    }
     Ok(())
 }
