@@ -647,22 +647,25 @@ fn a_run_that_fails_at_its_end_goes_on() {
     assert_eq!(child.wait().expect("ends").code(), Some(1));
     assert!(saved(&kept) == 100 && !folder.at("adapter").exists());
     fs::remove_dir(folder.at("own.svg")).expect("removes");
-    let copy = folder.at("copy");
-    fs::create_dir(&copy).expect("makes");
-    for (name, content) in files(&kept) {
-        fs::write(copy.join(name), content).expect("writes");
-    }
+    let copy = files(&kept);
     assert_eq!(folder.json(&options, "adapter")["resumed"].as_u64(), Some(100));
     assert!(folder.at("own.svg").is_file() && !kept.exists());
     let written = files(&folder.at("adapter"));
-    // As a program leaves it that is killed once the output is written: the folder says that the output is the run's.
-    fs::rename(&copy, &kept).expect("renames");
+    // As a program leaves it that is killed once the output is written: the folder says that the output is the run's. What was saved goes
+    // first, the oldest before the others.
     let own = ["own.svg", "adapter/adapter_model.safetensors", "adapter/adapter_config.json"];
     let here = fs::canonicalize(&folder.0).expect("is there");
     let own: Vec<String> = own.iter().map(|name| format!("{}\0", here.join(name).display())).collect();
-    fs::write(kept.join("own"), own.concat()).expect("writes");
-    assert_eq!(folder.json(&options, "adapter")["resumed"].as_u64(), Some(100));
-    assert!(files(&folder.at("adapter")) == written && !kept.exists());
+    for (gone, resumed) in [(0, 100), (1, 100), (2, 0)] {
+        fs::create_dir(&kept).expect("makes");
+        let (saves, others): (Vec<_>, Vec<_>) = copy.iter().partition(|(name, _)| name.starts_with("step-"));
+        for (name, content) in saves.into_iter().skip(gone).chain(others) {
+            fs::write(kept.join(name), content).expect("writes");
+        }
+        fs::write(kept.join("own"), own.concat()).expect("writes");
+        assert_eq!(folder.json(&options, "adapter")["resumed"].as_u64(), Some(resumed));
+        assert!(files(&folder.at("adapter")) == written && !kept.exists(), "{gone} saves are gone");
+    }
     // Nothing of a run that came to its end is replaced by itself.
     let run = folder.run(&options, "adapter");
     assert!(String::from_utf8_lossy(&run.stderr).contains("adapter_model.safetensors is there already"));
