@@ -314,7 +314,7 @@ fn rows_that_fail_are_left_out() -> Result<()> {
         for observed in &both {
             let met = implicit((x, observed), |(x, w)| x.matmul(w.t()));
             let said = met.err().map(|error| error.to_string()).unwrap_or_default();
-            assert_eq!(said.contains("kernel Nf4Quantize failed: element 0 is NaN"), fails, "{said}");
+            assert_eq!(said.contains("kernel Nf4Quantize failed"), fails, "{said}");
         }
     }
     for observed in both {
