@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <stdexcept>
 
@@ -98,11 +99,32 @@ class PlanKernel : public HostKernel {
     return false;
   }
 
+  // Its node tells nothing of residents: two plans may have the same inputs without them.
+  bool same(const Primitive& other) const override {
+    const auto* plan = dynamic_cast<const PlanKernel*>(&other);
+    return plan != nullptr && HostKernel::same(other) && resident_ids() == plan->resident_ids();
+  }
+
+  bool has_residents() const {
+    return !residents_.empty();
+  }
+
   std::vector<Shape> output_shapes(const std::vector<array>&) override {
     return {Shape{0}};
   }
 
  private:
+  // By their places.
+  std::map<size_t, uintptr_t> resident_ids() const {
+    std::map<size_t, uintptr_t> ids;
+    for (const auto& some : residents_) {
+      for (const auto& resident : *some) {
+        ids.emplace(resident.place, resident.value.id());
+      }
+    }
+    return ids;
+  }
+
   size_t residents_before(size_t place) const {
     auto before = [](const Resident& resident, size_t place) { return resident.place < place; };
     size_t count = 0;
@@ -277,7 +299,8 @@ bool is_planned(const array& value) {
 
 std::shared_ptr<Primitive> with_residents(const std::shared_ptr<Primitive>& primitive, std::vector<array>& inputs) {
   auto* plan = dynamic_cast<PlanKernel*>(primitive.get());
-  return plan == nullptr || !nothing_poisoned() ? primitive : plan->with_residents(inputs);
+  // One that was captured has its own already, and `inputs` are the rest.
+  return plan == nullptr || plan->has_residents() || !nothing_poisoned() ? primitive : plan->with_residents(inputs);
 }
 
 bool may_be_resident(const Primitive& primitive, size_t place, const array& value) {

@@ -10,7 +10,9 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::transforms::{async_eval, eval, grad};
 use mlx_rs::{Array, Dtype, ops};
 use tacit_bridge::kernel::{Input, Kernel, Output};
-use tacit_bridge::{Aval, BoxError, Differentiable, PlanBuilder, Primitive, Program, custom_vjp};
+use tacit_bridge::{
+    Aval, BoxError, Differentiable, PlanBuilder, Primitive, Program, array_id, cse, custom_vjp, difference,
+};
 
 use crate::arrays::{numbers, vector};
 use crate::failed_kernels::{Encode, FAILED, assert_poisoned, bad, encode_by, failure};
@@ -321,4 +323,50 @@ fn what_a_compiled_function_captured_of_a_plan_that_runs_between_its_calls_is_th
         eval([&one]).expect("an eval");
     }
     assert_eq!(numbers(&two), [3.0]);
+}
+
+/// A replay leaves an input that is there out of the plan's node.
+#[test]
+fn plans_of_one_program_that_read_other_arrays_are_others() {
+    let mut program = Program::new(false).expect("memory");
+    let mut made_of = |arrays: [&Array; 2]| {
+        let mut made = Vec::new();
+        for x in arrays {
+            program.call(&[x], &mut made, &mut two_more).expect("runs");
+        }
+        let differ = difference(&made[..1], &[], &made[1..], &[]).expect("compares").is_some();
+        let (left, _) = cse(&made, &[]).expect("compares");
+        assert_eq!(array_id(&left[0]) != array_id(&left[1]), differ);
+        (differ, left)
+    };
+    let (x, y) = (vector(&[1.0]), vector(&[10.0]));
+    let (differ, left) = made_of([&x, &y]);
+    assert!(differ);
+    assert_eq!([&left[0], &left[1]].map(numbers), [[3.0], [12.0]]);
+    // While an eval of another test fails, a node has all its inputs.
+    assert!((0..1000).any(|_| !made_of([&x, &x]).0 || (thread::sleep(Duration::from_millis(1)), false).1));
+}
+
+#[test]
+fn what_a_plan_knows_it_knows_where_a_compiled_function_makes_it_again() {
+    let _turn = turns::of_memory();
+    let mut of_large = |args: Vec<Array>| -> Result<Vec<Array>, BoxError> {
+        // Too large to be kept by whoever captures what comes of it.
+        let large = args[0].add(&args[0])?;
+        let (kernel, mut plan) = (Arc::new(Next::default()), PlanBuilder::default());
+        let inputs = [&args[1], &large].map(|x| plan.input(Aval::from(x)));
+        let outputs = inputs.map(|input| plan.stage(kernel.clone(), &[input]).expect("a stage")[0]);
+        Ok(plan.finish(&outputs)?.apply(&[args[1].clone(), large])?)
+    };
+    let (x, w) = (ops::ones::<f32>(&[1 << 19]).expect("ones"), vector(&[10.0]));
+    let (mut made, mut maker) = (Vec::new(), Program::new(false).expect("memory"));
+    maker.call(&[&x, &w], &mut made, &mut of_large).expect("runs");
+    let mut sum = |args: Vec<Array>| -> Result<Vec<Array>, BoxError> { two_more(vec![args[0].add(&made[0])?]) };
+    let mut program = Program::new(false).expect("memory");
+    for x in [1.0, 2.0] {
+        let mut outputs = Vec::new();
+        program.call(&[&vector(&[x])], &mut outputs, &mut sum).expect("runs");
+        assert_eq!(numbers(&outputs[0]), [x + 13.0]);
+    }
+    assert_eq!(numbers(&made[0]), [11.0]);
 }

@@ -75,6 +75,23 @@ fn one_result_of_a_plan_may_be_captured_when_another_was_read() -> Result<()> {
     Ok(())
 }
 
+/// Arrays that are there when a plan is made are no operands of its node.
+#[test]
+fn what_one_function_made_of_two_arrays_is_captured_as_two() -> Result<()> {
+    let (x, w, z) = (square(4, 1)?, square(4, 2)?, square(4, 3)?);
+    let of = |x: &Array| Ok::<_, Error>(x.exp()?.multiply(x)?.matmul(x)?);
+    let mut make = compile_with(CompileOptions::default(), move |x: Array| of(&x));
+    let (y, v) = (make.call(&x)?.dense()?, make.call(&w)?.dense()?);
+    let options = CompileOptions { constants: Constants::Allow, ..CompileOptions::default() };
+    let mut take = compile_with(options, move |z: Array| Ok::<_, Error>(z.add(&y)?.subtract(&v)?));
+    let expected = z.add(of(&x)?)?.subtract(of(&w)?)?;
+    for call in 0..2 {
+        let apart = take.call(&z)?.dense()?.subtract(&expected)?.abs()?.max(None)?.item_exact::<f32>();
+        assert!(apart < 1e-5, "call {call}: {apart}");
+    }
+    Ok(())
+}
+
 /// Rows of a megabyte, as the logits of a large vocabulary are, with a few that are likely and many that hardly are.
 #[test]
 fn the_logarithm_of_a_long_sum_of_exponentials_counts_its_small_terms() -> Result<()> {
