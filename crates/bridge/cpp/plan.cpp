@@ -300,7 +300,8 @@ bool is_planned(const array& value) {
 std::shared_ptr<Primitive> with_residents(const std::shared_ptr<Primitive>& primitive, std::vector<array>& inputs) {
   auto* plan = dynamic_cast<PlanKernel*>(primitive.get());
   // One that was captured has its own already, and `inputs` are the rest.
-  return plan == nullptr || plan->has_residents() || !nothing_poisoned() ? primitive : plan->with_residents(inputs);
+  auto keeps = plan == nullptr || plan->has_residents() || in_transform() || !nothing_poisoned();
+  return keeps ? primitive : plan->with_residents(inputs);
 }
 
 bool may_be_resident(const Primitive& primitive, size_t place, const array& value) {

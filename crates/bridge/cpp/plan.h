@@ -22,7 +22,8 @@ using Residents = std::shared_ptr<const std::vector<Resident>>;
 
 // Takes those of `inputs` out that a plan can read where they lie, and gives the plan that knows them. MLX takes about a
 // microsecond for each input of a node, and a step of a decoder has hundreds of weights. What is no plan, and a plan while
-// an array may be poisoned, keeps its inputs: only an eval tells of that.
+// an array may be poisoned, keeps its inputs: only an eval tells of that. So does a plan that is made within a transform, which
+// looks among its nodes for what a function holds.
 std::shared_ptr<Primitive> with_residents(const std::shared_ptr<Primitive>& primitive, std::vector<array>& inputs);
 
 // Whether input `place` of a primitive may be a resident: of a plan those that are not donated.

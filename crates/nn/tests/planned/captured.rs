@@ -92,6 +92,16 @@ fn what_one_function_made_of_two_arrays_is_captured_as_two() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn what_a_function_gives_to_another_compiled_one_is_told_as_captured() -> Result<()> {
+    let (x, w) = (square(4, 1)?, square(4, 2)?);
+    let mut make = compile_with(CompileOptions::default(), |w: Array| w.exp()?.multiply(&w)?.matmul(&w));
+    let options = CompileOptions { constants: Constants::Deny, ..CompileOptions::default() };
+    let mut take = compile_with(options, |x: Array| Ok::<_, Error>(x.add(make.call(&w)?.dense()?)?));
+    assert!(matches!(take.call(&x), Err(Error::Constants { .. })));
+    Ok(())
+}
+
 /// Rows of a megabyte, as the logits of a large vocabulary are, with a few that are likely and many that hardly are.
 #[test]
 fn the_logarithm_of_a_long_sum_of_exponentials_counts_its_small_terms() -> Result<()> {
