@@ -348,6 +348,22 @@ fn plans_of_one_program_that_read_other_arrays_are_others() {
 }
 
 #[test]
+fn results_of_plans_that_have_run_are_told_apart() {
+    let mut both =
+        |args: Vec<Array>| -> Result<Vec<Array>, BoxError> { Ok(Vec::from(twice(&Arc::default(), &args[0]))) };
+    let (mut made, mut program) = (Vec::new(), Program::new(false).expect("memory"));
+    for x in [1.0, 10.0] {
+        program.call(&[&vector(&[x])], &mut made, &mut both).expect("runs");
+    }
+    eval([&made[0], &made[2]]).expect("an eval");
+    let differ = |a: usize, b: usize| {
+        let found = difference(&made[a..=a], &[], &made[b..=b], &[]).expect("compares");
+        found.is_some()
+    };
+    assert_eq!([differ(1, 1), differ(1, 3)], [false, true]);
+}
+
+#[test]
 fn what_a_plan_knows_it_knows_where_a_compiled_function_makes_it_again() {
     let _turn = turns::of_memory();
     let mut of_large = |args: Vec<Array>| -> Result<Vec<Array>, BoxError> {
