@@ -18,13 +18,6 @@ namespace tacit {
 
 namespace {
 
-// What a kernel sees of an array: dense row-major bytes.
-struct Buffer {
-  void* data;
-  size_t bytes;
-  AvalView aval;
-};
-
 // Why plain ops stand for a kernel; `examples` are those of a vmap.
 struct FallbackReason {
   enum Kind : int { kDevice, kVjp, kJvp, kVmap };
@@ -264,11 +257,6 @@ class HostKernel : public Primitive {
   std::shared_ptr<RustKernel> rust_;
 
  private:
-  static Buffer view(const array& value) {
-    auto* data = const_cast<char*>(value.data<char>());
-    return Buffer{data, value.nbytes(), AvalView::of(value.shape(), value.dtype())};
-  }
-
   static void evaluate(
       const RustKernel& rust, const std::vector<array>& reads, const std::vector<Residents>& residents,
       const std::vector<array>& writes) {
@@ -280,17 +268,17 @@ class HostKernel : public Primitive {
     std::vector<Buffer> from(count, Buffer{nullptr, 0, {nullptr, 0, 0}}), to;
     for (const auto& some : residents) {
       for (const auto& resident : *some) {
-        from.at(resident.place) = view(resident.value);
+        from.at(resident.place) = resident.buffer;
       }
     }
     auto read = reads.begin();
     for (auto& buffer : from) {
       if (buffer.aval.extents == nullptr) {
-        buffer = view(*read++);
+        buffer = Buffer::of(*read++);
       }
     }
     for (const auto& value : writes) {
-      to.push_back(view(value));
+      to.push_back(Buffer::of(value));
     }
     check(rust.table.eval(rust.kernel, from, to));
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <stdexcept>
 
@@ -56,7 +57,7 @@ class PlanKernel : public HostKernel {
     residents.reserve(inputs.size());
     for (size_t place = 0; place < inputs.size(); ++place) {
       if (may_be_resident(place, inputs[place])) {
-        residents.push_back({place, std::move(inputs[place])});
+        residents.emplace_back(place, std::move(inputs[place]));
       } else {
         others.push_back(std::move(inputs[place]));
       }
@@ -125,13 +126,16 @@ class PlanKernel : public HostKernel {
     return ids;
   }
 
-  size_t residents_before(size_t place) const {
-    auto before = [](const Resident& resident, size_t place) { return resident.place < place; };
-    size_t count = 0;
+  // Of each input that is no resident, its number among those of the node.
+  std::vector<size_t> numbers() const {
+    std::vector<size_t> numbers(face_->is_donated.size(), 1);
     for (const auto& some : residents_) {
-      count += std::lower_bound(some->begin(), some->end(), place, before) - some->begin();
+      for (const auto& resident : *some) {
+        numbers[resident.place] = 0;
+      }
     }
-    return count;
+    std::exclusive_scan(numbers.begin(), numbers.end(), numbers.begin(), size_t{0});
+    return numbers;
   }
 
   // The memory of the results, some of it that of inputs.
@@ -140,8 +144,9 @@ class PlanKernel : public HostKernel {
     for (const auto& prototype : face_->prototypes) {
       made.emplace_back(prototype.shape(), prototype.dtype(), nullptr, std::vector<array>{});
     }
+    auto numbers = this->numbers();
     for (auto [to, from] : face_->donated) {
-      const auto& given = inputs[from - residents_before(from)];
+      const auto& given = inputs[numbers[from]];
       auto& result = made[to];
       if (result.data_shared_ptr() != nullptr) {
         continue;

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "bridge.h"
@@ -10,11 +11,27 @@
 
 namespace tacit {
 
+// What a kernel sees of an array: dense row-major bytes.
+struct Buffer {
+  void* data;
+  size_t bytes;
+  AvalView aval;
+
+  static Buffer of(const array& value) {
+    auto* data = const_cast<char*>(value.data<char>());
+    return {data, value.nbytes(), AvalView::of(value.shape(), value.dtype())};
+  }
+};
+
 // An input of a kernel that is no input of its node, because it is there already.
 struct Resident {
   // Its number among all inputs of the kernel.
   size_t place;
   array value;
+  // It stays there while somebody holds the array: a step of a decoder need not look at hundreds of them, which lie all over memory.
+  Buffer buffer;
+
+  Resident(size_t place, array held) : place(place), value(std::move(held)), buffer(Buffer::of(value)) {}
 };
 
 // In the order of their places; none where it is null.

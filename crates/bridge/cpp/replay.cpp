@@ -184,7 +184,7 @@ std::unique_ptr<Known> Replay::know(size_t first, std::vector<array> arrays) con
       }
       const auto& value = known->arrays[number - first];
       if (may_be_resident(*step.primitive, place, value)) {
-        residents.push_back({place, value});
+        residents.emplace_back(place, value);
       }
     }
     known->residents.push_back(
