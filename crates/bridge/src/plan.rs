@@ -81,8 +81,8 @@ pub struct PlanValue(usize);
 /// # }
 /// ```
 pub struct Plan {
-    inputs: Vec<Aval>,
-    outputs: Vec<Aval>,
+    inputs: Vec<Given>,
+    outputs: Vec<Given>,
     stages: Vec<Stage>,
     /// Those that run together, in the order of the stages.
     pieced: Vec<Pieced>,
@@ -90,6 +90,19 @@ pub struct Plan {
     arena: usize,
     /// Outputs that may take the memory of an input: each that of the first one that nobody else holds.
     donated: Vec<(usize, usize)>,
+}
+
+/// An array that a plan is given, or the memory of one.
+struct Given {
+    aval: Aval,
+    /// Those of the aval, whose extents lie all over memory where there are hundreds.
+    bytes: usize,
+}
+
+impl Given {
+    fn of(avals: Vec<Aval>) -> Vec<Self> {
+        avals.into_iter().map(|aval| Self { bytes: aval.nbytes(), aval }).collect()
+    }
 }
 
 struct Stage {
@@ -166,10 +179,10 @@ impl Plan {
     /// input that `donated` names with it.
     unsafe fn run(&self, inputs: &[Buffer], outputs: &[Buffer], name: &mut &'static str) -> Result<(), BoxError> {
         *name = "Plan";
-        let fit = |avals: &[Aval], buffers: &[Buffer]| {
-            avals.len() == buffers.len()
-                && avals.iter().zip(buffers).all(|(aval, buffer)| {
-                    aval.nbytes() == buffer.bytes && aval::dtype_of(buffer.aval.dtype) == Some(aval.dtype)
+        let fit = |all: &[Given], buffers: &[Buffer]| {
+            all.len() == buffers.len()
+                && all.iter().zip(buffers).all(|(given, buffer)| {
+                    given.bytes == buffer.bytes && aval::dtype_of(buffer.aval.dtype) == Some(given.aval.dtype)
                 })
         };
         if !fit(&self.inputs, inputs) || !fit(&self.outputs, outputs) {
@@ -260,10 +273,10 @@ impl Kernel for Plan {
     }
 
     fn output_avals(&self, inputs: &[Aval]) -> Result<Vec<Aval>, BoxError> {
-        if inputs != self.inputs {
+        if !inputs.iter().eq(self.inputs.iter().map(|input| &input.aval)) {
             return Err("a plan was given other arrays than it was made for".into());
         }
-        Ok(self.outputs.clone())
+        Ok(self.outputs.iter().map(|output| output.aval.clone()).collect())
     }
 
     /// Its inputs and outputs may be the same memory, so that it is run on buffers.

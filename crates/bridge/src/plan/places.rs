@@ -9,7 +9,7 @@ use super::gaps::Gaps;
 use super::memory::{Memory, Place};
 use super::over_inputs::{put_behind_readers, write_over_inputs};
 use super::pieced::{Part, Pieced, Step, Threads};
-use super::{Plan, PlanValue, Stage};
+use super::{Given, Plan, PlanValue, Stage};
 use crate::Aval;
 use crate::error::BoxError;
 use crate::kernel::{Input, Kernel, Output, Pieces};
@@ -120,7 +120,8 @@ impl PlanBuilder {
             }
         });
         let stages = stages.collect();
-        Ok(Plan { stages, pieced, inputs: self.inputs, outputs: avals, arena, donated })
+        let (inputs, outputs) = (Given::of(self.inputs), Given::of(avals));
+        Ok(Plan { stages, pieced, inputs, outputs, arena, donated })
     }
 
     fn buffer(&mut self, aval: Aval, home: Home) -> PlanValue {
