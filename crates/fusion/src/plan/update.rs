@@ -78,15 +78,19 @@ impl Start {
         Some(Self { axes: axes.iter().map(axis).collect() })
     }
 
-    /// The first element.
-    fn read(&self, start: &Input<'_>) -> Result<usize, BoxError> {
-        let at: Vec<i64> = if start.aval().dtype == Dtype::Int32 {
-            start.elements::<i32>()?.iter().map(|&at| at.into()).collect()
+    /// The byte that the part begins with, where elements have so many.
+    fn read(&self, start: &Input<'_>, item: usize) -> Result<usize, BoxError> {
+        let first = if start.aval().dtype == Dtype::Int32 {
+            self.first(start.elements::<i32>()?.iter().copied().map(i64::from))
         } else {
-            start.elements::<u32>()?.iter().map(|&at| at.into()).collect()
+            self.first(start.elements::<u32>()?.iter().copied().map(i64::from))
         };
+        Ok(first? * item)
+    }
+
+    fn first(&self, starts: impl Iterator<Item = i64>) -> Result<usize, BoxError> {
         let mut first = 0;
-        for (at, &(step, most)) in at.into_iter().zip(&self.axes) {
+        for (at, &(step, most)) in starts.zip(&self.axes) {
             let inside = usize::try_from(at).ok().filter(|_| at <= most);
             let Some(at) = inside else {
                 return Err(format!(
@@ -101,36 +105,51 @@ impl Start {
 }
 
 /// A part that is written where an array says.
-pub(super) struct PlacedAt(Start);
+pub(super) struct PlacedAt {
+    start: Start,
+    /// From the first element on.
+    copy: StridedCopy,
+}
 
 impl PlacedAt {
-    pub(super) fn new(update: &Aval, start: &Aval, axes: &[i32], result: &Aval) -> Option<Self> {
-        Start::new(&result.shape, &update.shape, start, axes).map(Self)
+    pub(super) fn new(update: &Aval, start: &Aval, along: &[i32], result: &Aval) -> Option<Self> {
+        let start = Start::new(&result.shape, &update.shape, start, along)?;
+        let copy = into(&result.shape, &update.shape, 0, &vec![1; update.shape.len()]);
+        Some(Self { start, copy })
     }
 }
 
 impl Stage for PlacedAt {
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
-        let (first, part) = (self.0.read(&inputs[1])?, &inputs[0].aval().shape);
-        let copy = into(&output.aval().shape, part, first, &vec![1; part.len()]);
-        Ok(copy.run(output.aval().item_size(), inputs[0].bytes(), output.bytes())?)
+        let item = output.aval().item_size();
+        let first = self.start.read(&inputs[1], item)?;
+        // A part without elements may begin behind the last one.
+        let to = output.bytes().get_mut(first..).unwrap_or_default();
+        Ok(self.copy.run(item, inputs[0].bytes(), to)?)
     }
 }
 
 /// A part that begins where an array says.
-pub(super) struct TakenAt(Start);
+pub(super) struct TakenAt {
+    start: Start,
+    /// From the first element on.
+    copy: StridedCopy,
+}
 
 impl TakenAt {
-    pub(super) fn new(whole: &Aval, start: &Aval, axes: &[i32], result: &Aval) -> Option<Self> {
-        Start::new(&whole.shape, &result.shape, start, axes).map(Self)
+    pub(super) fn new(whole: &Aval, start: &Aval, along: &[i32], result: &Aval) -> Option<Self> {
+        let start = Start::new(&whole.shape, &result.shape, start, along)?;
+        let from = steps(&whole.shape).into_iter().map(|step| step as isize);
+        let copy = StridedCopy::new(&axes(&result.shape, from, steps(&result.shape)), 0, 0);
+        Some(Self { start, copy })
     }
 }
 
 impl Stage for TakenAt {
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
-        let (first, part) = (self.0.read(&inputs[1])?, &output.aval().shape);
-        let from = steps(&inputs[0].aval().shape).into_iter().map(|step| step as isize);
-        let copy = StridedCopy::new(&axes(part, from, steps(part)), first, 0);
-        Ok(copy.run(output.aval().item_size(), inputs[0].bytes(), output.bytes())?)
+        let item = output.aval().item_size();
+        let first = self.start.read(&inputs[1], item)?;
+        let from = inputs[0].bytes().get(first..).unwrap_or_default();
+        Ok(self.copy.run(item, from, output.bytes())?)
     }
 }
