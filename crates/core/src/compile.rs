@@ -193,11 +193,11 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
     {
         if let Some(made) = self.engine.replay(|visitor| show(GIVEN, &*state, &args, visitor))? {
             let Made { leaves, def, unchanged, passed } = made;
-            let mut reader = Reader::new(&def, leaves)?.made(unchanged.as_deref());
+            let unchanged = unchanged.as_deref();
+            let mut reader = Reader::new(&def, leaves)?.made(unchanged);
             let results = Self::results(&mut reader)?;
-            let keeps_form = unchanged.as_ref().is_some_and(|unchanged| unchanged.first() == Some(&true));
             // Most states take whatever has their form, and need no copy of what they were.
-            if keeps_form && !def.refuses() {
+            if unchanged.is_some_and(|unchanged| unchanged.is_taken) {
                 state.assign(&mut reader)?;
                 return Ok(results);
             }
@@ -208,7 +208,7 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
                     lent.keep();
                     return Ok(results);
                 }
-                Err(error) if keeps_form => return Err(lent.failed(error)),
+                Err(error) if unchanged.is_some_and(|unchanged| unchanged.keeps_form) => return Err(lent.failed(error)),
                 // A module cannot take another form than its own unless it can be copied. The function itself may change it.
                 Err(_) => {
                     drop(lent);

@@ -25,6 +25,7 @@ mod places;
 mod print;
 mod reader;
 mod stamp;
+mod unchanged;
 mod visitor;
 
 pub use arguments::Arguments;
@@ -49,5 +50,6 @@ pub(crate) use flattened::Flattened;
 pub(crate) use matcher::{Listed, Matched, Matcher, Shown};
 pub(crate) use reader::Item;
 pub(crate) use stamp::Part;
+pub(crate) use unchanged::Unchanged;
 
 use definition::Tree;

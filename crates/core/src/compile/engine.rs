@@ -361,7 +361,7 @@ impl Engine {
             stats.evicted += 1;
         }
         *latest = entries.len();
-        let (unchanged, shared) = (given_back.unchanged(&structure, &key.def), structure.clone());
+        let (unchanged, shared) = (Rc::new(given_back.unchanged(&structure, &key.def)), structure.clone());
         let (steady, used) = (Steady::default(), stats.calls);
         entries.push(Entry { key, program, structure: shared, given_back, unchanged, recorded, drawn, steady, used });
         Ok((outputs, structure))

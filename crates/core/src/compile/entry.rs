@@ -11,7 +11,7 @@ use super::key::Key;
 use super::shapeless::Recorded;
 use super::steady::{Known, Steady};
 use crate::Result;
-use crate::tree::{Listed, Matched, TreeDef};
+use crate::tree::{Listed, Matched, TreeDef, Unchanged};
 
 pub(super) struct Entry {
     pub(super) key: Key,
@@ -19,8 +19,7 @@ pub(super) struct Entry {
     /// The opened structure of what the call makes.
     pub(super) structure: TreeDef,
     pub(super) given_back: GivenBack,
-    /// Of each entry of that structure, whether it is what the state had there.
-    pub(super) unchanged: Rc<[bool]>,
+    pub(super) unchanged: Rc<Unchanged>,
     pub(super) recorded: Option<Recorded>,
     /// Whose key is the last input, where the function draws random numbers.
     pub(super) drawn: Option<Drawn>,
@@ -95,10 +94,10 @@ impl Entry {
 
     /// Notes which parts of the state a call showed stamps of.
     fn note(&mut self, matched: &Matched<'_>) -> Result<()> {
-        let Self { key, structure, unchanged, steady, program, .. } = self;
+        let Self { key, unchanged, steady, program, .. } = self;
         steady.note(program, matched, |shown| {
             let part = key.def.part(shown.entry, shown.array, shown.stamp.number())?;
-            structure.leaves_alone(&part, unchanged).then_some(part)
+            unchanged.has(&part).then_some(part)
         })
     }
 }

@@ -8,7 +8,7 @@ use mlx_rs::Array;
 use tacit_bridge::{KnownInputs, array_id};
 
 use super::steady::Known;
-use crate::tree::{Item, TreeDef};
+use crate::tree::{Item, TreeDef, Unchanged};
 
 /// Arrays in an opened structure.
 pub(super) type Opened<T> = (Vec<T>, TreeDef);
@@ -18,9 +18,8 @@ pub(super) struct Made {
     pub(super) leaves: Vec<MadeLeaf>,
     /// Their structure, opened.
     pub(super) def: TreeDef,
-    /// Of each entry of the structure, whether it is what the state had there before the call, where the call replayed a trace; of
-    /// the root, whether the state has the form that it had.
-    pub(super) unchanged: Option<Rc<[bool]>>,
+    /// What of the state is as it was, where the call replayed a trace.
+    pub(super) unchanged: Option<Rc<Unchanged>>,
     /// The stamps of the parts of the state that the call left alone without a look at them.
     pub(super) passed: Vec<u64>,
 }
@@ -104,10 +103,10 @@ impl GivenBack {
             .collect()
     }
 
-    /// Of each entry of what a call makes, whether it is what the state had there before the call.
+    /// What a call leaves of its state as it was.
     ///
     /// A call is given its state before its arguments, and makes its results before its state.
-    pub(super) fn unchanged(&self, results: &TreeDef, given: &TreeDef) -> Rc<[bool]> {
+    pub(super) fn unchanged(&self, results: &TreeDef, given: &TreeDef) -> Unchanged {
         results.unchanged(given, |result, input| self.inputs[result] == Some(input))
     }
 }

@@ -31,7 +31,6 @@ pub struct TreeDef {
     /// Each node before its children.
     entries: Rc<[Entry]>,
     leaves: usize,
-    refuses: bool,
 }
 
 /// Where two trees differ.
@@ -51,13 +50,7 @@ impl fmt::Display for Difference {
 
 impl TreeDef {
     pub(super) fn new(entries: Vec<Entry>, leaves: usize) -> Self {
-        let refuses = entries.iter().any(|entry| matches!(entry, Entry::Node(node) if node.refuses));
-        Self { entries: entries.into(), leaves, refuses }
-    }
-
-    /// Whether a type in it may refuse what a call made of it: see [`Node::refuses`](super::Node::refuses).
-    pub(crate) fn refuses(&self) -> bool {
-        self.refuses
+        Self { entries: entries.into(), leaves }
     }
 
     /// The number of leaves.
@@ -97,45 +90,12 @@ impl TreeDef {
         })
     }
 
-    /// Of each entry, whether it is in the second child of the root, which is the first child of the other root, and is what it
-    /// is there; `same` tells it of two leaves by their numbers.
-    ///
-    /// Behind the first node with more or fewer children than in the other tree none is. Of the root it is whether that child
-    /// has the same form: nodes and static fields, whatever the leaves are.
-    pub(crate) fn unchanged(&self, other: &Self, same: impl Fn(usize, usize) -> bool) -> Rc<[bool]> {
-        let mut unchanged = vec![false; self.len()];
-        let (Some(own), Some(other)) = (self.entries.get(1..), other.entries.get(1..)) else { return unchanged.into() };
-        let ((before, leaves_before), (len, _)) = (Entry::extent(own), Entry::extent(other));
-        let own = &own[before..];
-        let is_leaf = |entry: &Entry| matches!(entry, Entry::Leaf { .. });
-        unchanged[0] = own.len() == len && own.iter().zip(other).all(|(a, b)| a == b || is_leaf(a) && is_leaf(b));
-        let pairs = own.iter().zip(&other[..len]).take_while(|(a, b)| a.len() == b.len());
-        let (mut leaf, mut leaf_before) = (0, 0);
-        for (unchanged, (a, b)) in unchanged[1 + before..].iter_mut().zip(pairs) {
-            *unchanged = a == b;
-            if is_leaf(a) {
-                *unchanged &= same(leaves_before + leaf, leaf_before);
-                leaf += 1;
-            }
-            leaf_before += usize::from(is_leaf(b));
-        }
-        unchanged.into()
-    }
-
     /// The part of the first child of the root, if that is what begins here and the stamp is its own.
     pub(crate) fn part(&self, entry: usize, array: usize, stamp: u64) -> Option<Part> {
         let (state, _) = Entry::extent(self.entries.get(1..)?);
         let (entries, arrays) = Entry::extent(self.entries.get(entry..)?);
         let within = entry >= 1 && entry + entries <= 1 + state;
         within.then_some(Part { entries: (entry, entries), arrays: (array, arrays), stamp })
-    }
-
-    /// Whether a part of the first child of the other root is the same in the second child of this one, by what
-    /// [`unchanged`](Self::unchanged) says.
-    pub(crate) fn leaves_alone(&self, part: &Part, unchanged: &[bool]) -> bool {
-        let Some(own) = self.entries.get(1..) else { return false };
-        let first = part.entries.0 + Entry::extent(own).0;
-        unchanged.get(first..first + part.entries.1).is_some_and(|part| part.iter().all(|&entry| entry))
     }
 
     /// How many elements the tree has, if it is a tuple or a list.

@@ -27,6 +27,7 @@ pub(super) struct OwnNode {
     pub(super) labels: OwnLabels,
     pub(super) statics: Vec<(&'static str, Rc<dyn StaticField>)>,
     pub(super) template: Option<Rc<dyn Any>>,
+    pub(super) counts: bool,
     pub(super) refuses: bool,
 }
 
@@ -57,9 +58,25 @@ impl Entry {
             open += entry.len();
             open -= 1;
             count += 1;
-            leaves += usize::from(matches!(entry, Self::Leaf { .. }));
+            leaves += usize::from(entry.is_leaf());
         }
         (count, leaves)
+    }
+
+    pub(super) fn is_leaf(&self) -> bool {
+        matches!(self, Self::Leaf { .. })
+    }
+
+    /// Whether a state that has the other takes this in its place, whatever either is a leaf of or counts.
+    pub(super) fn is_taken_for(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Leaf { .. }, Self::Leaf { .. }) => true,
+            (Self::Node(own), Self::Node(other)) => {
+                let is_alike = own == other || own.counts && own.kind == other.kind && own.labels == other.labels;
+                is_alike && !own.refuses
+            }
+            _ => self == other,
+        }
     }
 
     /// What a child is called; nothing where it is the only one and has no name of its own.
@@ -102,6 +119,7 @@ impl OwnNode {
             },
             statics: node.statics.iter().map(|(name, value)| (*name, value.shared())).collect(),
             template: node.template.map(|make| make()),
+            counts: node.counts,
             refuses: node.refuses,
         }
     }

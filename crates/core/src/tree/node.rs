@@ -120,6 +120,8 @@ pub struct Node<'n> {
     /// Makes what [`Reader`](super::Reader) hands back to a type that cannot be built from its leaves alone; it is no
     /// part of the structure, and must hold none of the tree's arrays.
     pub template: Option<&'n dyn Fn() -> Rc<dyn Any>>,
+    /// Whether its static fields may be others behind a call, from which its type counts on, so that they are no other form of it.
+    pub counts: bool,
     /// Whether its type may refuse an [assignment](super::Tree::assign) of its own form, as a full cache may. A compiled call then
     /// keeps a copy of the state until all of it is assigned.
     pub refuses: bool,
@@ -129,7 +131,7 @@ impl<'n> Node<'n> {
     /// A node without static fields.
     #[must_use]
     pub fn new(kind: impl Into<NodeKind>, labels: Labels<'n>) -> Self {
-        Self { kind: kind.into(), labels, statics: &[], template: None, refuses: false }
+        Self { kind: kind.into(), labels, statics: &[], template: None, counts: false, refuses: false }
     }
 
     /// The same node with static fields.
@@ -142,6 +144,12 @@ impl<'n> Node<'n> {
     #[must_use]
     pub fn with_template(self, template: &'n dyn Fn() -> Rc<dyn Any>) -> Self {
         Self { template: Some(template), ..self }
+    }
+
+    /// The same node of a type that takes other static fields of a call for what the call counted.
+    #[must_use]
+    pub fn that_counts(self) -> Self {
+        Self { counts: true, ..self }
     }
 
     /// The same node of a type that may refuse what a call made of it.

@@ -5,6 +5,7 @@ use mlx_rs::Array;
 #[cfg(doc)]
 use super::Node;
 use super::entry::{Entry, OwnLabels, OwnNode};
+use super::unchanged::Unchanged;
 use super::{NodeKind, StaticField, TreeDef};
 use crate::{Error, Result, Value};
 
@@ -23,8 +24,8 @@ enum Origin<'d> {
     Traced,
     /// What a state was before a call.
     GivenBack,
-    /// What a call made of a state. Of each entry, whether it is what the state had there before, which is known of replays alone.
-    Made(Option<&'d [bool]>),
+    /// What a call made of a state, and what of that is as it was, which is known of replays alone.
+    Made(Option<&'d Unchanged>),
 }
 
 /// What stands at a leaf.
@@ -95,8 +96,8 @@ impl<'d> Reader<'d> {
     }
 
     /// It is what a call made of a state, as [`is_made`](Self::is_made) then says. Where the call
-    /// [replayed](Self::is_replayed) a trace, `unchanged` tells of each entry whether it is what the state had there before.
-    pub(crate) fn made(self, unchanged: Option<&'d [bool]>) -> Self {
+    /// [replayed](Self::is_replayed) a trace, `unchanged` is what of that is as it was.
+    pub(crate) fn made(self, unchanged: Option<&'d Unchanged>) -> Self {
         Self { origin: Origin::Made(unchanged), ..self }
     }
 
@@ -140,11 +141,7 @@ impl<'d> Reader<'d> {
         }
         let Origin::Made(Some(unchanged)) = self.origin else { return false };
         let rest = self.entries.as_slice();
-        let (entries, leaves) = Entry::extent(rest);
-        let at = unchanged.len() - rest.len();
-        if !unchanged[at..at + entries].iter().all(|&entry| entry) {
-            return false;
-        }
+        let Some((entries, leaves)) = unchanged.subtree(rest.len()) else { return false };
         self.entries = rest[entries..].iter();
         if let Some(last) = leaves.checked_sub(1) {
             drop(self.leaves.nth(last));

@@ -117,6 +117,65 @@ fn a_replay_that_cannot_be_taken_leaves_the_whole_state() -> Result<()> {
     Ok(())
 }
 
+/// An array that counts the steps of a call in its structure, and of all calls beside that, and how often it was copied.
+struct Counting {
+    array: Array,
+    step: u32,
+    total: u32,
+    copied: Rc<Cell<u32>>,
+}
+
+impl Arguments for Counting {
+    type Arrays = Self;
+
+    fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
+        let template = || -> Rc<dyn Any> {
+            self.copied.set(self.copied.get() + 1);
+            Rc::new(())
+        };
+        let node = Node::new("Counting", Labels::Inner).with_template(&template).that_counts();
+        visitor.node(&node.with_statics(&[("step", &self.step)]));
+        visitor.array(&self.array);
+        Ok(())
+    }
+}
+
+impl Tree for Counting {
+    type With<L: Leaf> = L::Fixed<Self>;
+
+    fn unflatten(_: &mut Reader<'_>) -> Result<Self> {
+        Err(Error::invalid("it is not made of its array alone", "pass it as a state"))
+    }
+
+    fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+        let made = reader.is_made();
+        let step = reader.enter("Counting")?.static_field::<u32>("step")?;
+        (self.step, self.total) = if made { (0, self.total + step) } else { (step, self.total) };
+        self.array = reader.array()?;
+        Ok(())
+    }
+}
+
+#[test]
+fn a_replay_that_counts_copies_no_state() -> Result<()> {
+    let copied = Rc::new(Cell::new(0));
+    let array = Array::from_f32(1.0);
+    let mut state = Counting { array, step: 0, total: 0, copied: Rc::clone(&copied) };
+    let mut step = compile_with_state(denied(), |state: &mut Counting, x: Array| {
+        state.step += 1;
+        state.array = state.array.add(&x)?;
+        x.exp()
+    });
+    step.call(&mut state, Array::from_f32(1.0))?;
+    let (of_trace, total) = (copied.get(), state.total);
+    for _ in 0..3 {
+        step.call(&mut state, Array::from_f32(1.0))?;
+    }
+    assert_eq!((copied.get(), step.stats().traces), (of_trace, 1));
+    assert_eq!((state.total - total, state.step, state.array.item_exact::<f32>()), (3, 0, 5.0));
+    Ok(())
+}
+
 /// An array with a mode, which is in its structure.
 struct Moded {
     array: Array,

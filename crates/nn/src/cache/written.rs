@@ -185,8 +185,10 @@ impl Arguments for Written {
         let shown = self.settled();
         let own = || Rc::new(shown) as Rc<dyn Any>;
         let full = shown.needed(1) > shown.slots.capacity;
-        let node = Node::new(WRITTEN, Labels::Fields(&[]));
-        visitor.node(&node.with_statics(&[(STEP, &shown.step), (FULL, &full)]).with_template(&own).that_refuses());
+        let node = Node::new(WRITTEN, Labels::Fields(&[])).with_template(&own).that_counts();
+        // The trace of a cache that is not full serves no full one: one token has room.
+        let node = if shown.step > 1 { node.that_refuses() } else { node };
+        visitor.node(&node.with_statics(&[(STEP, &shown.step), (FULL, &full)]));
         Ok(())
     }
 }
