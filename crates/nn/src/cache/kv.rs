@@ -423,6 +423,9 @@ impl KvCache {
 
     /// The next tokens, counted from the first: `i32[tokens]`.
     fn coming(&self, tokens: i32) -> Result<Array> {
+        if tokens == 1 {
+            return Ok(self.next.clone());
+        }
         Ok(self.next.add(ops::arange::<_, i32>(0, tokens, None)?)?)
     }
 

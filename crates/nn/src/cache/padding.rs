@@ -64,6 +64,9 @@ impl Padding {
 
     /// What to add to a token's place behind `next: i32[1]` for its position, `i32[batch]`: padding that has begun is left out.
     pub(super) fn offset(padding: &[Self], next: &Array, batch: i32) -> Result<Array> {
+        if padding.is_empty() && batch == 1 {
+            return Ok(next.clone());
+        }
         let mut offset = next.add(ops::zeros::<i32>(&[batch, 1])?)?;
         for range in padding {
             let length = range.to.subtract(&range.from)?;
