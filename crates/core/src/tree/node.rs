@@ -120,7 +120,7 @@ pub struct Node<'n> {
     /// Makes what [`Reader`](super::Reader) hands back to a type that cannot be built from its leaves alone; it is no
     /// part of the structure, and must hold none of the tree's arrays.
     pub template: Option<&'n dyn Fn() -> Rc<dyn Any>>,
-    /// Whether its static fields may be others behind a call, from which its type counts on, so that they are no other form of it.
+    /// Whether its static fields say what a call counted, as the tokens that it wrote: a state takes others for its own form.
     pub counts: bool,
     /// Whether its type may refuse an [assignment](super::Tree::assign) of its own form, as a full cache may. A compiled call then
     /// keeps a copy of the state until all of it is assigned.
@@ -146,7 +146,7 @@ impl<'n> Node<'n> {
         Self { template: Some(template), ..self }
     }
 
-    /// The same node of a type that takes other static fields of a call for what the call counted.
+    /// The same node of a type whose static fields say what a call counted.
     #[must_use]
     pub fn that_counts(self) -> Self {
         Self { counts: true, ..self }
