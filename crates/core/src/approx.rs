@@ -7,6 +7,7 @@
 use approx::{AbsDiffEq, RelativeEq, UlpsEq};
 use mlx_rs::{Array, Dtype, ops};
 
+use crate::bits::bits;
 use crate::materialize::built;
 use crate::tree::Gradient;
 use crate::{Aval, Result, Value};
@@ -150,56 +151,35 @@ impl Gradient {
     }
 }
 
-/// The elements of an array, row-major.
-enum Elements {
-    /// Of a complex array the real parts, then the imaginary ones.
-    Float(Vec<f64>),
-    /// The bytes of each.
-    Exact(Vec<Vec<u8>>),
-}
-
-fn elements(array: &Array) -> Result<Elements> {
+/// The elements of an array of floats, row-major; of a complex one the real parts, then the imaginary ones.
+fn floats(array: &Array) -> Result<Vec<f64>> {
     if array.dtype().is_complex() {
-        let (Elements::Float(mut real), Elements::Float(imaginary)) =
-            (elements(&ops::real(array)?)?, elements(&ops::imag(array)?)?)
-        else {
-            return Ok(Elements::Float(Vec::new()));
-        };
-        real.extend(imaginary);
-        return Ok(Elements::Float(real));
+        return Ok([floats(&ops::real(array)?)?, floats(&ops::imag(array)?)?].concat());
     }
     if array.size() == 0 {
-        return Ok(Elements::Float(Vec::new()));
+        return Ok(Vec::new());
     }
     let flat = ops::flatten(array, None, None)?;
     if array.dtype() == Dtype::Float64 {
-        return Ok(Elements::Float(flat.contiguous()?.try_as_slice::<f64>()?.to_vec()));
+        return Ok(flat.contiguous()?.try_as_slice::<f64>()?.to_vec());
     }
-    if array.dtype().is_float() {
-        let wide = flat.as_dtype(Dtype::Float32)?.contiguous()?;
-        let read = wide.try_as_slice::<f32>()?;
-        return Ok(Elements::Float(read.iter().copied().map(f64::from).collect()));
-    }
-    // No integer type of MLX holds all others, so the bytes say whether two are equal.
-    let bytes = flat.contiguous()?.view_dtype(Dtype::Uint8)?;
-    let size = (array.nbytes() / array.size()).max(1);
-    let read = bytes.try_as_slice::<u8>()?;
-    Ok(Elements::Exact(read.chunks(size).map(<[u8]>::to_vec).collect()))
+    let wide = flat.as_dtype(Dtype::Float32)?.contiguous()?;
+    Ok(wide.try_as_slice::<f32>()?.iter().copied().map(f64::from).collect())
 }
 
 /// Whether both stand for arrays of one aval, whose elements are equal in the sense of `equal`, or as they are if exact.
 fn agree(a: &Value, b: &Value, equal: impl Fn(f64, f64, Dtype) -> bool) -> bool {
     let (Ok(a), Ok(b)) = (built(a.clone()), built(b.clone())) else { return false };
+    let dtype = a.dtype();
     if Aval::from(&a) != Aval::from(&b) {
         return false;
     }
-    match (elements(&a), elements(&b)) {
-        (Ok(Elements::Float(xs)), Ok(Elements::Float(ys))) => {
-            xs.len() == ys.len() && xs.iter().zip(&ys).all(|(&x, &y)| equal(x, y, a.dtype()))
-        }
-        (Ok(Elements::Exact(xs)), Ok(Elements::Exact(ys))) => xs == ys,
-        _ => false,
+    if !dtype.is_inexact() {
+        // No integer type of MLX holds all others, so the bits say whether two are equal.
+        return bits(&a).and_then(|a| Ok(a.eq_exact(bits(&b)?)?)).unwrap_or(false);
     }
+    let (Ok(xs), Ok(ys)) = (floats(&a), floats(&b)) else { return false };
+    xs.iter().zip(&ys).all(|(&x, &y)| equal(x, y, dtype))
 }
 
 /// A bound as it was given, where that is the default the machine epsilon of the dtype.

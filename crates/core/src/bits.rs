@@ -18,7 +18,7 @@ pub fn same_bits(a: &Array, b: &Array) -> Result<bool> {
 }
 
 /// Each element as the number of its bits, in the shape of the array: an axis of all its bytes may be longer than MLX counts.
-fn bits(array: &Array) -> Result<Array> {
+pub(crate) fn bits(array: &Array) -> Result<Array> {
     let dtype = match array.item_size() {
         1 => Dtype::Uint8,
         2 => Dtype::Uint16,

@@ -10,7 +10,7 @@ use std::{fmt, io};
 use tacit_bridge::kernel::Fallback;
 use tacit_bridge::{Aval, GradientError};
 
-use self::shown::{Draws, Help, Lines, Listed, Nearest, Parameters, Sites, Together, next_step};
+use self::shown::{any_of, declines, help_line, near_misses, next_step, parameters, sites, together, where_drawn};
 use crate::compile::held::CapturedArray;
 use crate::printable::{name, text};
 use crate::{Argument, Decline, NearMiss, Site};
@@ -34,7 +34,7 @@ pub enum Error {
     #[error(
         "{count} placeholder{} of the trace outlived it: the function keeps an array that was computed from {}\n\
          help: return the array from the function instead of storing it, or store a copy made outside `implicit`",
-        if *.count == 1 { "" } else { "s" }, Listed(.avals)
+        if *.count == 1 { "" } else { "s" }, any_of(.avals)
     )]
     PlaceholderLeaked {
         /// How many placeholders are still alive.
@@ -142,7 +142,7 @@ pub enum Error {
     /// The policy forbids the materialization that a call needs.
     #[error(
         "{call} needs {ty} materialized, which the policy forbids{}{}{}\nhelp: {}allow it here with `Policy::Allow.scope()`",
-        Parameters(.arguments), Lines(.declined), Nearest(.nearest),
+        parameters(.arguments), declines(.declined), near_misses(.nearest),
         if *.asked { "" } else { "write a handler for this primitive and these types, or " }
     )]
     MaterializationDenied {
@@ -164,7 +164,7 @@ pub enum Error {
     #[error(
         "kernel {kernel} builds a dense {dense} {reason}, which the policy forbids{}\n\
          help: {}, or allow it here with `Policy::Allow.scope()`",
-        Parameters(.arguments), way_out(*.reason)
+        parameters(.arguments), way_out(*.reason)
     )]
     FallbackDenied {
         /// The kernel.
@@ -213,7 +213,7 @@ pub enum Error {
     #[error(
         "handlers call each other without end: {}, for {call}\n\
          help: let one of them decline, or take apart what it is given before it dispatches again",
-        Sites(.handlers)
+        sites(.handlers)
     )]
     Cycle {
         /// The handlers, in the order in which they call each other.
@@ -253,7 +253,7 @@ pub enum Error {
     #[error(
         "{ty} says that it is {expected} and materializes to {found}{}\n\
          help: return an array of this shape and dtype, or give the type the `aval` of what it returns",
-        Parameters(.arguments)
+        parameters(.arguments)
     )]
     MaterializedAval {
         /// The type.
@@ -273,7 +273,7 @@ pub enum Error {
     /// A kernel failed.
     #[error(
         "kernel {kernel} failed: {}{}{}",
-        text(.message), if *.poisoned { "; this array comes of what it left" } else { "" }, Help(.help)
+        text(.message), if *.poisoned { "; this array comes of what it left" } else { "" }, help_line(.help.as_deref())
     )]
     Kernel {
         /// The kernel.
@@ -290,13 +290,13 @@ pub enum Error {
     #[error(
         "{function} is compiled and holds {}\n\
          help: pass {}, or allow it with `Constants::Allow`{}",
-        Together(.held),
+        together(.held),
         if .held.len() > 1 {
             "them as arguments or as part of the state, such as the `Model` that holds them"
         } else {
             "it as an argument or as part of the state"
         },
-        Draws(.held)
+        where_drawn(.held)
     )]
     Constants {
         /// The compiled function.
@@ -318,7 +318,7 @@ pub enum Error {
     },
 
     /// An argument cannot be used.
-    #[error("{}{}", text(.message), Help(.help))]
+    #[error("{}{}", text(.message), help_line(.help.as_deref()))]
     Invalid {
         /// What is wrong with it.
         message: String,
@@ -330,7 +330,7 @@ pub enum Error {
     #[error(
         "{}{}: {}{}", name(&.file.to_string_lossy()),
         .key.as_ref().map(|key| format!(": {}", name(key))).unwrap_or_default(),
-        text(.reason), Help(.help)
+        text(.reason), help_line(.help.as_deref())
     )]
     Checkpoint {
         /// The file.

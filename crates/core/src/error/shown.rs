@@ -1,7 +1,5 @@
 //! How an error is written.
 
-use std::fmt;
-
 use tacit_bridge::Aval;
 
 use crate::compile::held::{CapturedArray, may_be_key};
@@ -22,114 +20,71 @@ pub(super) fn next_step(text: &str) -> &'static str {
 }
 
 /// The second line, if there is one.
-pub(super) struct Help<'a>(pub(super) &'a Option<String>);
-
-impl fmt::Display for Help<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.as_ref().map_or(Ok(()), |help| write!(f, "\nhelp: {}", text(help)))
-    }
+pub(super) fn help_line(help: Option<&str>) -> String {
+    help.map_or_else(String::new, |help| format!("\nhelp: {}", text(help)))
 }
 
-pub(super) struct Listed<'a>(pub(super) &'a [Aval]);
-
-impl fmt::Display for Listed<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, aval) in self.0.iter().enumerate().filter(|(i, aval)| !self.0[..*i].contains(aval)) {
-            write!(f, "{}{aval}", if i == 0 { "" } else { " or " })?;
-        }
-        Ok(())
-    }
+/// The avals, each of them once.
+pub(super) fn any_of(avals: &[Aval]) -> String {
+    let once = avals.iter().enumerate().filter(|(i, aval)| !avals[..*i].contains(aval));
+    once.map(|(_, aval)| aval.to_string()).collect::<Vec<_>>().join(" or ")
 }
 
 /// What to do where an array may be random numbers, drawn with a key.
-pub(super) struct Draws<'a>(pub(super) &'a [CapturedArray]);
-
-impl fmt::Display for Draws<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.0.iter().flat_map(|held| &held.sources).any(may_be_key) {
-            return Ok(());
-        }
-        f.write_str(
-            "; if the function draws random numbers, draw them by `mlx_rs::random::with_random_state` from a key that is \
-             an argument",
-        )
+pub(super) fn where_drawn(held: &[CapturedArray]) -> &'static str {
+    if held.iter().flat_map(|held| &held.sources).any(may_be_key) {
+        "; if the function draws random numbers, draw them by `mlx_rs::random::with_random_state` from a key that is \
+         an argument"
+    } else {
+        ""
     }
 }
 
 /// Arrays that a function holds: those of one shape are one, and of many shapes there are some.
-pub(super) struct Together<'a>(pub(super) &'a [CapturedArray]);
-
-impl fmt::Display for Together<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 4;
-        if let [held] = self.0 {
-            return write!(f, "{held}, an array that is not among its arguments: its present value becomes a constant");
-        }
-        let mut kinds: Vec<(&CapturedArray, usize)> = Vec::new();
-        for held in self.0 {
-            match kinds.iter_mut().find(|(kind, _)| *kind == held) {
-                Some((_, count)) => *count += 1,
-                None => kinds.push((held, 1)),
-            }
-        }
-        write!(f, "{} arrays that are not among its arguments: ", self.0.len())?;
-        for (i, (held, count)) in kinds.iter().take(SHOWN).enumerate() {
-            f.write_str(if i == 0 { "" } else { ", " })?;
-            if *count > 1 {
-                write!(f, "{count} of ")?;
-            }
-            write!(f, "{held}")?;
-        }
-        match kinds.iter().skip(SHOWN).map(|(_, count)| count).sum::<usize>() {
-            0 => {}
-            more => write!(f, " and {more} more")?,
-        }
-        f.write_str("; their present values become constants")
+pub(super) fn together(all: &[CapturedArray]) -> String {
+    const SHOWN: usize = 4;
+    if let [held] = all {
+        return format!("{held}, an array that is not among its arguments: its present value becomes a constant");
     }
+    let mut kinds: Vec<(&CapturedArray, usize)> = Vec::new();
+    for held in all {
+        match kinds.iter_mut().find(|(kind, _)| *kind == held) {
+            Some((_, count)) => *count += 1,
+            None => kinds.push((held, 1)),
+        }
+    }
+    let shown = kinds.iter().take(SHOWN).map(|(held, count)| match count {
+        1 => held.to_string(),
+        _ => format!("{count} of {held}"),
+    });
+    let shown = shown.collect::<Vec<_>>().join(", ");
+    let more = match kinds.iter().skip(SHOWN).map(|(_, count)| count).sum::<usize>() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let count = all.len();
+    format!("{count} arrays that are not among its arguments: {shown}{more}; their present values become constants")
 }
 
-pub(super) struct Sites<'a>(pub(super) &'a [Site]);
-
-impl fmt::Display for Sites<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, site) in self.0.iter().enumerate() {
-            write!(f, "{}{site}", if i == 0 { "" } else { ", " })?;
-        }
-        Ok(())
-    }
+pub(super) fn sites(sites: &[Site]) -> String {
+    sites.iter().map(Site::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// The parameters among the arguments of a trace.
-pub(super) struct Parameters<'a>(pub(super) &'a [Argument]);
-
-impl fmt::Display for Parameters<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut before = "\nof: ";
-        for argument in self.0 {
-            if let Argument::Parameter(path) = argument {
-                write!(f, "{before}{}", name(path))?;
-                before = ", ";
-            }
-        }
-        Ok(())
-    }
+pub(super) fn parameters(arguments: &[Argument]) -> String {
+    let named = arguments.iter().filter_map(|argument| match argument {
+        Argument::Parameter(path) => Some(name(path)),
+        Argument::Number(_) => None,
+    });
+    let named: Vec<_> = named.collect();
+    if named.is_empty() { String::new() } else { format!("\nof: {}", named.join(", ")) }
 }
 
-pub(super) struct Lines<'a>(pub(super) &'a [Decline]);
-
-impl fmt::Display for Lines<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|decline| write!(f, "\n{decline}"))
-    }
+pub(super) fn declines(declined: &[Decline]) -> String {
+    declined.iter().map(|decline| format!("\n{decline}")).collect::<Vec<_>>().concat()
 }
 
-pub(super) struct Nearest<'a>(pub(super) &'a [NearMiss]);
-
-impl fmt::Display for Nearest<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for near in self.0 {
-            write!(f, "\nnear: {} takes {}", near.handler, near.signature)?;
-        }
-        Ok(())
-    }
+pub(super) fn near_misses(nearest: &[NearMiss]) -> String {
+    let line = |near: &NearMiss| format!("\nnear: {} takes {}", near.handler, near.signature);
+    nearest.iter().map(line).collect::<Vec<_>>().concat()
 }
