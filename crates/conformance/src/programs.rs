@@ -71,7 +71,6 @@ pub fn meetings(subjects: &[Subject]) -> Report {
     run("meetings", count, meeting::draw, meeting, subjects)
 }
 
-/// Draws the program of a seed.
 type Draw = fn(u64, &[Subject]) -> Program;
 
 /// Says what differs between the ways of running a program.

@@ -84,7 +84,6 @@ pub(crate) struct Outcome {
     pub(crate) taker: Option<Taker>,
     /// What the taker gave.
     pub(crate) results: Vec<Value>,
-    /// The handlers that declined.
     pub(crate) declined: Vec<Decline>,
     /// Whether there was anybody to offer it to.
     pub(crate) offered: bool,

@@ -67,7 +67,6 @@ fn checked(indices: &Array, extent: Option<Array>, check: Indices) -> Result<Arr
 /// An operand of a call that is indices.
 #[derive(Clone, Debug)]
 pub(crate) struct Choice {
-    /// Which operand.
     pub(crate) operand: usize,
     /// The extent that is chosen from.
     extent: i32,
@@ -299,7 +298,6 @@ impl Bounds {
     }
 }
 
-/// An integer that is an index.
 trait Index: Copy + fmt::Display + TryInto<i64> + TryFrom<i8> {}
 
 impl<T: Copy + fmt::Display + TryInto<i64> + TryFrom<i8>> Index for T {}

@@ -205,7 +205,6 @@ pub(crate) fn rewrite(passes: &Passes, inputs: &[Array], outputs: Vec<Array>) ->
     Ok((graph.into_outputs(), left))
 }
 
-/// Runs the passes that are chosen, in order.
 pub(crate) fn run(passes: &Passes, graph: &mut Graph) -> Result<Vec<Rewritten>> {
     let mut rewritten = Vec::new();
     for pass in passes.chosen() {

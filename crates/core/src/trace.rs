@@ -105,7 +105,6 @@ fn trace(
 
 struct Interpreter {
     tape: Tape,
-    /// The node at hand.
     node: usize,
     /// Whether deferred results stay so.
     defers: bool,
@@ -310,7 +309,6 @@ fn told(outcome: &mut Outcome) -> (Taker, Vec<Decline>) {
     (outcome.taker.take().unwrap_or(emitted), std::mem::take(&mut outcome.declined))
 }
 
-/// The node at hand.
 impl Node for Interpreter {
     fn name(&self) -> NameId {
         self.tape.name(self.node)

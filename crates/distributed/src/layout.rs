@@ -95,7 +95,6 @@ pub(crate) struct StoredSplit {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Leaf {
-    /// The path in the model.
     pub(crate) path: String,
     /// The path that it has however its parameter is split.
     pub(crate) key: String,

@@ -241,7 +241,6 @@ fn dense<F: Format>(
     Ok(array.as_dtype(aval.dtype)?.into())
 }
 
-/// All rows of a weight.
 fn rows(shape: &[i32]) -> usize {
     shape[..shape.len() - 1].iter().map(|&extent| extent as usize).product()
 }
@@ -277,7 +276,7 @@ impl Blocks {
     fn along_rows(self, shape: &[i32], scale: &Array) -> Result<(Array, usize)> {
         let (n, k) = (shape[shape.len() - 2] as usize, shape[shape.len() - 1] as usize);
         // A row has whole blocks: where the last one is short, all are divided.
-        let block = divisor(k, self.columns);
+        let block = gcd(k, self.columns);
         let mut whole = shape[..shape.len() - 2].to_vec();
         whole.extend([n.div_ceil(self.rows) as i32, k.div_ceil(self.columns) as i32]);
         let numbers = |count: usize, of: &dyn Fn(usize) -> usize| {
@@ -290,9 +289,8 @@ impl Blocks {
     }
 }
 
-/// The greatest common divisor.
-fn divisor(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { divisor(b, a % b) }
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// What the configuration says of the weights.

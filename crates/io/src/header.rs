@@ -44,7 +44,6 @@ pub(crate) const METADATA: &str = "__metadata__";
 
 const HELP: &str = "the file is not as it was written: fetch or write it again";
 
-/// Reads and checks the header of a file with these bytes.
 pub(crate) fn header(file: &Path, bytes: &[u8]) -> Result<Header> {
     let wrong = |reason: String| Error::checkpoint(file, None, reason, HELP);
     let length = bytes.first_chunk::<LENGTH>().map(|length| u64::from_le_bytes(*length));

@@ -108,7 +108,6 @@ pub(crate) fn write_set(set: Set<'_>, mut tensors: Vec<(String, Array)>) -> Resu
     set.write(tensors, &metadata, Writing { shard: Some(SHARD), progress: None })
 }
 
-/// The error that a format has no place for a value.
 pub(crate) fn cannot_hold(path: &Path, name: &str, value: &Value, format: &str, help: &str) -> Error {
     Error::checkpoint(path, Some(name), format!("{format} cannot hold {value}"), help)
 }

@@ -19,7 +19,6 @@ use crate::remaining::Remaining;
 use crate::set::Set;
 use crate::{Metadata, Tensors, Writing};
 
-/// The name of the tensors in the folder.
 const TENSORS: &str = "adapters.safetensors";
 const LORA: &str = "lora_parameters";
 
@@ -173,7 +172,6 @@ fn wrong(file: &Path, key: &str, reason: impl Into<String>) -> Error {
     Error::checkpoint(file, Some(key), reason, "fetch the folder again, or set it as the adapter was trained")
 }
 
-/// The rank, if it is said, and the scale.
 fn rank_and_scale(config: &Json) -> Result<(Option<i32>, f32), (String, String)> {
     let parameters = config.get(LORA).unwrap_or(&Json::Null);
     let wrong = |key: &str, reason: String| (format!("{LORA}.{key}"), reason);

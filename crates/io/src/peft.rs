@@ -22,7 +22,6 @@ use crate::json::Json;
 use crate::remaining::Remaining;
 use crate::set::Set;
 
-/// The name of the tensors in the folder.
 const TENSORS: &str = "adapter_model.safetensors";
 /// What stands before the path of a module.
 const PREFIX: &str = "base_model.model.";
@@ -209,7 +208,6 @@ fn magnitude(rest: &mut Remaining<'_>, stem: &str, what: &str, dora: bool) -> Re
     }
 }
 
-/// What the configuration says.
 struct Settings {
     file: PathBuf,
     config: Json,
@@ -406,7 +404,6 @@ impl Settings {
     }
 }
 
-/// Whether a path is this name, or ends in it.
 fn ends_with(module: &str, name: &str) -> bool {
     module.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }

@@ -88,7 +88,6 @@ fn config<M: Method>(tensors: &Tensors) -> Result<Config> {
 
 pub(crate) struct Layer<'a> {
     tensors: &'a Tensors,
-    /// The path of the module.
     path: &'a str,
     pub(crate) config: &'a Config,
 }

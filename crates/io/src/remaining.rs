@@ -23,7 +23,6 @@ impl<'t> Remaining<'t> {
         self.left.iter().filter_map(|name| name.strip_suffix(end)).collect()
     }
 
-    /// Takes a tensor if it is there.
     pub(crate) fn take_if(&mut self, name: &str) -> Result<Option<Array>> {
         Ok(if self.left.remove(name) { Some(self.tensors.get(name)?) } else { None })
     }

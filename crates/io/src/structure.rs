@@ -51,7 +51,6 @@ pub fn stored(path: &str, value: &Value) -> Result<Json> {
 pub(crate) struct Unknown {
     /// What the type is saved as.
     pub(crate) ty: String,
-    /// The bytes of its arrays.
     pub(crate) nbytes: usize,
 }
 

@@ -218,7 +218,6 @@ impl Tensors {
         self.places.get(name).ok_or_else(|| self.wrong(Some(name), "there is no such tensor", self.listed()))
     }
 
-    /// What there is, in words.
     fn listed(&self) -> String {
         const SHOWN: usize = 8;
         let shown: Vec<&str> = self.names().take(SHOWN).collect();

@@ -144,7 +144,6 @@ impl Projected {
     }
 }
 
-/// The matrices, transposed where they are tall.
 fn transposed_if(matrices: &Array, is_tall: bool) -> Result<Array> {
     if is_tall { Ok(matrices.swap_axes(-1, -2)?) } else { Ok(matrices.clone()) }
 }

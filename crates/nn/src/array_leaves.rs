@@ -134,7 +134,6 @@ impl Form {
         Self { skeleton, number: NEXT.fetch_add(1, Ordering::Relaxed) }
     }
 
-    /// The array of this form with these leaves.
     pub(crate) fn filled(&self, leaves: &mut dyn Iterator<Item = &Array>) -> Result<Value> {
         put_together(&self.skeleton, leaves)
     }

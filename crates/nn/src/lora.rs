@@ -140,7 +140,6 @@ impl<M: ModuleParameters> Model<M> {
     }
 }
 
-/// The adapter on a parameter.
 fn adapted(path: &str, base: Value, config: &LoraConfig) -> Result<Value> {
     if base.family::<dyn Adapter>().is_some() {
         return Err(Error::invalid(format!("{base} is adapted already"), "merge the adapter first, or train that one"));

@@ -172,7 +172,6 @@ pub(crate) fn is_statistic(path: &str) -> bool {
     matches!(path.rsplit('.').next(), Some("running_mean" | "running_var"))
 }
 
-/// Leaves by their keys.
 pub(crate) type Leaves<'d> = Vec<(&'d str, Array)>;
 
 /// Enters a node: the template in it, and the leaves by key.

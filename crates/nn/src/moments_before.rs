@@ -19,7 +19,6 @@ impl MomentsBefore {
         self.0.iter().flatten().map(|(key, _)| &**key)
     }
 
-    /// Gives the optimizer these moments again.
     pub(crate) fn give_back<O: Optimizer>(self, optimizer: &mut O) {
         let Some(before) = self.0 else { return };
         let state = optimizer.state_mut();

@@ -34,7 +34,6 @@ impl Places {
         Self { paths, root }
     }
 
-    /// The number of the parameter of this path.
     pub(crate) fn find(&self, path: &str) -> Option<usize> {
         self.paths.binary_search_by(|own| own.as_str().cmp(path)).ok()
     }

@@ -166,7 +166,6 @@ impl Rules {
         Self { order: Order::of(rules.iter().map(|rule| &rule.pattern)), rules }
     }
 
-    /// One format for every parameter.
     pub(crate) fn all(format: AnyFormat) -> Self {
         Self::of(vec![Rule { pattern: Pattern::all(), action: Action::Quantize(format) }])
     }

@@ -30,7 +30,6 @@ impl<'a> Scene<'a> {
         Some(Self { subject, case, w, shape: case.aval.shape.clone(), drawn: Cell::new(0) })
     }
 
-    /// A dense operand.
     pub(super) fn dense(&self, shape: &[i32]) -> Value {
         self.drawn.set(self.drawn.get() + 1);
         self.case.array(shape, self.drawn.get()).into()

@@ -119,7 +119,6 @@ words! {
         Normal = "normal",
         /// Whole numbers from -4 to 4.
         Whole = "whole",
-        /// Equal numbers.
         Equal = "equal",
         /// NaN, infinities, zeros of both signs, the smallest and the largest.
         Special = "special",

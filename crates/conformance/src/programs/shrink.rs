@@ -58,7 +58,6 @@ fn candidates(program: &Program) -> Vec<Program> {
     all
 }
 
-/// The program with a change, if that changes it.
 fn changed(program: &Program, change: impl FnOnce(&mut Program)) -> Option<Program> {
     let mut changed = program.clone();
     change(&mut changed);

@@ -13,7 +13,6 @@ use crate::tree::{Item, TreeDef, Unchanged};
 /// Arrays in an opened structure.
 pub(super) type Opened<T> = (Vec<T>, TreeDef);
 
-/// What a call made.
 pub(super) struct Made {
     pub(super) leaves: Vec<MadeLeaf>,
     /// Their structure, opened.
@@ -31,7 +30,6 @@ impl Made {
     }
 }
 
-/// A leaf of what a call made.
 pub(super) enum MadeLeaf {
     Array(Array),
     /// One of the inputs that are known, which few ask for.

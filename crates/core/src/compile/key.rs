@@ -9,7 +9,6 @@ use crate::scoped::traced_for;
 use crate::tree::TreeDef;
 use crate::{Aval, DeviceFallback, Policy, Registry};
 
-/// What a trace depends on.
 pub(super) struct Key {
     /// The opened structure of the inputs.
     pub(super) def: TreeDef,

@@ -14,7 +14,6 @@ const KEPT: usize = 1024;
 
 type Shapes = Vec<Vec<i32>>;
 
-/// The function on tracers.
 type Function<'f> = dyn FnMut(Vec<Array>) -> Result<Vec<Array>, BoxError> + 'f;
 
 /// The graph of a shapeless function as it was recorded, and the shapes that it was seen to serve.

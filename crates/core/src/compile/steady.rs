@@ -25,7 +25,6 @@ pub(super) struct Steady {
     known: Vec<(Part, Weak<KnownInputs>)>,
 }
 
-/// What is known in a call.
 #[derive(Default)]
 pub(super) struct Known {
     pub(super) parts: Vec<Part>,

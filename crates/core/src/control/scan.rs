@@ -204,7 +204,6 @@ impl Rows {
     }
 }
 
-/// The arrays that the values stand for.
 fn dense(result: &Values) -> Result<(Vec<Array>, Structure)> {
     let values = result.values.iter().map(|value| value.dense().map(Value::from)).collect::<Result<_>>()?;
     Structure::from_values(&result.def, values)

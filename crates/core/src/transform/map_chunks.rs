@@ -82,7 +82,6 @@ where
     })
 }
 
-/// The rows that all arrays of `xs` have.
 fn rows_of(xs: &Values) -> Result<i32> {
     let mut known = None;
     for (value, path) in xs.values.iter().zip(xs.def.paths()) {

@@ -73,7 +73,6 @@ pub(super) fn with_zeros(arrays: &[Array], found: Vec<Array>) -> Result<Vec<Arra
     arrays.iter().map(next).collect()
 }
 
-/// Whether an array can have a gradient.
 pub(super) fn is_differentiable(array: &Array) -> bool {
     array.dtype().is_inexact()
 }

@@ -27,7 +27,6 @@ pub(super) struct InGraph<F, G, T>(pub(super) Resident<Rule<F, G, T>>);
 /// Puts a rule into a graph, on the dense leaves of its arguments.
 type Put<F, G, T> = fn(InGraph<F, G, T>, &[Array]) -> Result<Vec<Array>, BridgeError>;
 
-/// `f` with a transform of its own.
 pub(super) fn with_rule<A, O, F, G, T>(f: F, own: G, put: Put<F, G, T>) -> Transformed<'static, A, O::With<Value>>
 where
     A: Tree,

@@ -120,7 +120,6 @@ impl TreeDef {
         &self.entries
     }
 
-    /// Calls `f` with each entry and its path.
     fn walk<'t>(&'t self, mut f: impl FnMut(&'t Entry, &Path)) {
         let mut places = Places::default();
         for (position, entry) in self.entries.iter().enumerate() {

@@ -16,7 +16,6 @@ pub struct Reader<'d> {
     origin: Origin<'d>,
 }
 
-/// What is read.
 #[derive(Clone, Copy)]
 enum Origin<'d> {
     Any,

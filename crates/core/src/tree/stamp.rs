@@ -61,7 +61,6 @@ pub(crate) struct Part {
     pub(crate) entries: (usize, usize),
     /// Its first array, and how many there are.
     pub(crate) arrays: (usize, usize),
-    /// The number of its stamp.
     pub(crate) stamp: u64,
 }
 

@@ -19,7 +19,6 @@ pub(super) struct Groups {
 pub(super) struct Held {
     /// The rank that has the first part of the same array.
     pub(super) first: usize,
-    /// The number of its part.
     pub(super) part: usize,
     /// The digest of its part: parts that differ have different ones.
     pub(super) digest: u64,

@@ -39,7 +39,6 @@ pub(super) fn all_went<T>(group: &Group, own: Result<T>, what: &str) -> Result<T
     told(group, own, what)?
 }
 
-/// What the first rank says to all.
 pub(super) fn first_says(group: &Group, own: Option<(u64, u64)>) -> Result<(u64, u64)> {
     let (a, b) = own.unwrap_or_default();
     let said = said(group, &[halves(a), halves(b)].concat())?;

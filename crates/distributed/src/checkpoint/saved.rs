@@ -69,7 +69,6 @@ struct Known<'l> {
     by_key: Named<'l>,
 }
 
-/// The files of a save.
 struct Saved {
     /// The index as a file.
     tensors: Tensors,

@@ -19,7 +19,6 @@ pub(super) struct Architecture {
     pub(super) class: &'static str,
     /// The tensors of a layer.
     pub(super) tensors: &'static [&'static [Tensor]],
-    /// The keys of the configuration.
     pub(super) keys: &'static [&'static [Key]],
     /// What the configuration says where the file does not: what llama.cpp takes then.
     pub(super) usual: &'static [(&'static str, Json)],

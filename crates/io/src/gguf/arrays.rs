@@ -16,7 +16,6 @@ use super::rows::Rows;
 use crate::codes::{along, words, write_codes};
 use crate::filled::filled;
 
-/// The array of the tensor with these rows.
 pub(super) fn array(kind: GgufType, layout: Layout, aval: Aval, rows: Rows) -> Result<Value> {
     let blocks = Blocks { kind, layout, rows, aval };
     Ok(match layout.form {
@@ -28,7 +27,6 @@ pub(super) fn array(kind: GgufType, layout: Layout, aval: Aval, rows: Rows) -> R
     })
 }
 
-/// The dense array of this aval with these rows.
 pub(super) fn dense(aval: Aval, rows: Rows) -> Result<Value> {
     let [array] = filled([aval], move |[bytes]| {
         let width = rows.get(0).len().max(1);

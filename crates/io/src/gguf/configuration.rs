@@ -93,7 +93,6 @@ impl Gguf {
         Ok(json)
     }
 
-    /// Checks that the model is one of those that are read.
     pub(super) fn check_model(&self) -> Result<()> {
         for (key, value) in self.architecture()?.only {
             if let Some(other) = self.said(key)?.filter(|other| other != value) {

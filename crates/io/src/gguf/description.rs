@@ -117,7 +117,6 @@ impl<'c> Description<'c> {
         said.unwrap_or(self.architecture.head == Head::Embedding)
     }
 
-    /// Heads of keys and values.
     pub(super) fn kv_heads(&self) -> Result<Option<u32>> {
         Ok(self.count("num_key_value_heads")?.or(self.count("num_attention_heads")?))
     }

@@ -40,7 +40,6 @@ const ALIGNMENT: &str = "general.alignment";
 /// The most extents that ggml has.
 pub(super) const MOST_DIMENSIONS: u32 = 4;
 
-/// Reads and checks the header of a file with these bytes.
 pub(super) fn header(file: &Path, bytes: &[u8]) -> Result<Header> {
     let wrong = |key: Option<&str>, reason: Reason| Error::checkpoint(file, key, reason, HELP);
     let mut cursor = Cursor::new(bytes, 0);

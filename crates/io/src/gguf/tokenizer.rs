@@ -187,7 +187,6 @@ impl Gguf {
         Ok(Vocabulary { tokens, types })
     }
 
-    /// The values of a key that is a list, if it is there.
     fn list<T>(&self, key: &str, what: &str, read: impl Fn(GgufValue) -> Option<T>) -> Result<Option<Vec<T>>> {
         if !self.has(key) {
             return Ok(None);
@@ -197,7 +196,6 @@ impl Gguf {
         values.map(Some).ok_or_else(|| self.wrong(key, format!("it is no list of {what}"), HELP))
     }
 
-    /// The token that a key names, if it is there.
     fn token(&self, key: &str, vocabulary: &Vocabulary) -> Result<Option<usize>> {
         let Some(value) = self.value(key)? else { return Ok(None) };
         let token = value.integer::<usize>().filter(|&token| token < vocabulary.tokens.len());

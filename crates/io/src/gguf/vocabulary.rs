@@ -18,7 +18,6 @@ pub(crate) struct Tokenizer {
     pub(crate) json: Json,
     /// `tokenizer_config.json`.
     pub(crate) config: Json,
-    /// The template of chats.
     pub(crate) template: Option<String>,
 }
 
@@ -168,7 +167,6 @@ fn is_of_spaces(step: &Json) -> bool {
     }
 }
 
-/// Whether the pattern of a step is a space.
 fn is_space(step: &Json) -> bool {
     step.get("pattern").and_then(|pattern| pattern.get("String")?.text()) == Some(" ")
 }

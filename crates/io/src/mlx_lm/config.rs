@@ -207,7 +207,6 @@ impl ConfigFile {
         self.json.indented(4)
     }
 
-    /// The error that something is wrong with an entry.
     pub(crate) fn wrong(&self, key: &str, reason: impl Into<String>, help: &str) -> Error {
         Error::checkpoint(&self.file, Some(key), reason, help)
     }

@@ -144,7 +144,6 @@ impl StoredCache {
     }
 }
 
-/// The number of slots.
 fn capacity(held: Option<&StoredBuffers>) -> i32 {
     held.and_then(|held| held.keys.aval().ok()).map_or(0, |aval| aval.shape[2])
 }

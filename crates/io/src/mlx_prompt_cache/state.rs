@@ -75,7 +75,6 @@ impl Node {
         Ok(())
     }
 
-    /// The leaves with their names.
     pub(super) fn leaves(&self, name: &str, found: &mut Vec<(String, Leaf)>) {
         match self {
             Self::Leaf(leaf) => found.push((name.to_owned(), leaf.clone())),
@@ -87,7 +86,6 @@ impl Node {
         }
     }
 
-    /// The parts, which are so many.
     pub(super) fn parts<const N: usize>(self) -> Found<[Self; N]> {
         let parts = self.list()?;
         let count = parts.len();

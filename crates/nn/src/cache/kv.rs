@@ -59,7 +59,6 @@ pub struct KvCache {
     pub(super) next: Array,
     /// The position of the next token: `i32[batch]`.
     pub(super) offset: Array,
-    /// Where each sequence has padding.
     pub(super) padding: Vec<Padding>,
     #[tree(static)]
     pub(super) window: Window,

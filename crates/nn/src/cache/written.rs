@@ -130,7 +130,6 @@ impl Written {
         Ok(())
     }
 
-    /// Takes tokens away.
     pub(super) fn trim(&mut self, tokens: i32) -> Result<()> {
         let left = self.total().saturating_sub(tokens);
         if tokens < 0 || left < self.padded {

@@ -57,7 +57,6 @@ impl<M: ModuleParameters> Model<M> {
         }
     }
 
-    /// The parameters whose adapters are frozen.
     pub(crate) fn frozen_adapters(&self) -> &BTreeSet<String> {
         &self.parts.frozen
     }

@@ -24,7 +24,6 @@ pub(super) struct Parts<M> {
     pub(super) held: BTreeMap<String, ArrayLeaves>,
     /// Parameters that are another one; a broadcast zero has each one's place in the module.
     pub(super) ties: Ties,
-    /// What is trained.
     pub(super) trained: ParameterFilter,
     /// The adapters that mlx-rs's freezing found: the module knows of its own parameters alone.
     pub(super) frozen: BTreeSet<String>,
