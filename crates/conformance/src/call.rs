@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, transforms};
+use tacit_core::transform::intercept;
 use tacit_core::{Aval, Error, Explanation, Policy, Result, Site, Taker, Value, explain, implicit};
 
 use crate::elements::{self, relative_error, worst};
@@ -239,6 +240,12 @@ pub(crate) fn transposed(array: &Array) -> Result<Array, Exception> {
 /// A matrix, transposed where it should be.
 pub(crate) fn transposed_if(array: &Array, is_transposed: bool) -> Result<Array, Exception> {
     if is_transposed { transposed(array) } else { Ok(array.clone()) }
+}
+
+/// The product of rows with a matrix, by whoever takes it.
+pub(crate) fn product(x: &Array, w: &Value, is_transposed: bool) -> Result<Array> {
+    let product = |arrays: Vec<Array>| Ok(vec![arrays[0].matmul(transposed_if(&arrays[1], is_transposed)?)?]);
+    intercept(&[x.into(), w.clone()], product)?.swap_remove(0).dense()
 }
 
 /// An error may stand for a result if it says what to do.

@@ -4,10 +4,10 @@ use std::rc::Rc;
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops, transforms};
-use tacit_core::transform::{Wrt, checkpoint, grad_wrt, intercept, vmap};
+use tacit_core::transform::{Wrt, checkpoint, grad_wrt, vmap};
 use tacit_core::{Policy, Result, Value, compile};
 
-use crate::call::{dense, helpful, text, transposed};
+use crate::call::{dense, helpful, product, text};
 use crate::case::Case;
 use crate::oracle::Structure;
 use crate::report::Report;
@@ -72,12 +72,8 @@ impl<'a> Scene<'a> {
         Some(Self { subject, w, x: case.array(&[3, *case.aval.shape.last()?], 1) })
     }
 
-    /// The product with a dense array, by whoever takes it.
     fn with(w: Value) -> Function {
-        Rc::new(move |x| {
-            let product = |arrays: Vec<Array>| Ok(vec![arrays[0].matmul(transposed(&arrays[1])?)?]);
-            intercept(&[x.into(), w.clone()], product)?.swap_remove(0).dense()
-        })
+        Rc::new(move |x| product(x, &w, true))
     }
 
     fn held(&self, transform: Transform) -> Result<(), String> {

@@ -121,17 +121,12 @@ pub(crate) fn doubles(array: &Array) -> Result<Vec<f64>> {
 /// The elements of a dtype whose numbers an f64 does not tell apart either.
 fn long_integers(array: &Array) -> Result<Option<Vec<i128>>> {
     let dtype = array.dtype();
-    Ok(match dtype {
-        Dtype::Int64 => {
-            let bytes = bytes(array, dtype)?;
-            Some(bytes.as_chunks().0.iter().map(|&number| i64::from_ne_bytes(number).into()).collect())
-        }
-        Dtype::Uint64 => {
-            let bytes = bytes(array, dtype)?;
-            Some(bytes.as_chunks().0.iter().map(|&number| u64::from_ne_bytes(number).into()).collect())
-        }
-        _ => None,
-    })
+    let number: fn([u8; 8]) -> i128 = match dtype {
+        Dtype::Int64 => |bytes| i64::from_ne_bytes(bytes).into(),
+        Dtype::Uint64 => |bytes| u64::from_ne_bytes(bytes).into(),
+        _ => return Ok(None),
+    };
+    Ok(Some(bytes(array, dtype)?.as_chunks().0.iter().map(|&bytes| number(bytes)).collect()))
 }
 
 /// The bytes of the elements in a dtype, row-major.
@@ -147,16 +142,11 @@ pub(crate) fn bytes(array: &Array, dtype: Dtype) -> Result<Vec<u8>> {
 
 /// The place of an element along each axis.
 pub(crate) fn index(mut at: usize, shape: &[i32]) -> Vec<usize> {
-    let mut index: Vec<usize> = shape
-        .iter()
-        .rev()
-        .map(|&extent| {
-            let along = at % extent.max(1) as usize;
-            at /= extent.max(1) as usize;
-            along
-        })
-        .collect();
-    index.reverse();
+    let mut index = vec![0; shape.len()];
+    for (place, &extent) in index.iter_mut().zip(shape).rev() {
+        let extent = extent.max(1) as usize;
+        (*place, at) = (at % extent, at / extent);
+    }
     index
 }
 

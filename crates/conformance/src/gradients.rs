@@ -28,14 +28,14 @@ pub fn gradients(subject: &Subject) -> Report {
             for tail in TAILS.iter().filter(|tail| aval.shape.len() >= tail.axes) {
                 let function = Function { form, tail };
                 report.compare(format_args!("{} {} of {aval}", tail.name, form.name), || scene.beside(&function));
-                if scene.behind(&scene.master).is_some() {
+                if subject.through(&scene.master).is_some() {
                     report.compare(format_args!("{} {} through {aval}", tail.name, form.name), || {
                         scene.through(&function)
                     });
                 }
             }
         }
-        if dtype == Dtype::Float32 && scene.behind(&scene.master).is_some() {
+        if dtype == Dtype::Float32 && subject.through(&scene.master).is_some() {
             for tail in TAILS.iter().filter(|tail| aval.shape.len() >= tail.axes) {
                 let function = Function { form: &FORMS[0], tail };
                 let checks: [(&str, Check); 3] =
@@ -121,9 +121,8 @@ impl<'a> Scene<'a> {
         Some(Self { subject, aval: aval.clone(), w: subject.stand_in(&master)?, master })
     }
 
-    /// The subject behind the straight-through function.
-    fn behind(&self, master: &Array) -> Option<Result<Value>> {
-        self.subject.through(master)
+    fn direction(&self) -> Array {
+        normal(5, &self.aval.shape, self.aval.dtype)
     }
 
     /// A learned operand, away from zero, and the rows that the weight is multiplied with.
@@ -151,7 +150,7 @@ impl<'a> Scene<'a> {
 
     /// The function of a master, a learned operand and rows.
     fn passed(&self, function: &Function, arrays: &[Array]) -> Result<Array> {
-        let Some(w) = self.behind(&arrays[0]) else { return Ok(function.run(arrays)?) };
+        let Some(w) = self.subject.through(&arrays[0]) else { return Ok(function.run(arrays)?) };
         intercepted(function, &[w?, (&arrays[1]).into(), (&arrays[2]).into()])
     }
 
@@ -250,12 +249,6 @@ fn mapped(scene: &Scene, function: &Function) -> Result<(), String> {
     match together.and_then(|found| found.dense()) {
         Ok(found) => scene.subject.near_transformed(&found, &stacked(&alone)?),
         Err(error) => helpful(&text(error)),
-    }
-}
-
-impl Scene<'_> {
-    fn direction(&self) -> Array {
-        normal(5, &self.aval.shape, self.aval.dtype)
     }
 }
 

@@ -1,10 +1,9 @@
 //! That a product does not build the dense array.
 
 use mlx_rs::{Array, memory as mlx_memory, transforms};
-use tacit_core::transform::intercept;
 use tacit_core::{Aval, Error, Policy, Result, Value};
 
-use crate::call::{text, transposed_if};
+use crate::call::{product, text};
 use crate::report::Report;
 use crate::subject::{Subject, normal};
 
@@ -34,12 +33,6 @@ pub fn memory(subject: &Subject) -> Report {
         });
     }
     report
-}
-
-/// A few rows times the subject.
-fn product(x: &Array, w: &Value, transposed: bool) -> Result<Array> {
-    let product = |arrays: Vec<Array>| Ok(vec![arrays[0].matmul(transposed_if(&arrays[1], transposed)?)?]);
-    intercept(&[x.into(), w.clone()], product)?.swap_remove(0).dense()
 }
 
 /// How often a peak is measured, since whatever else the process does counts too.

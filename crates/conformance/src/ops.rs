@@ -152,10 +152,14 @@ impl IntoOutputs for Vec<Array> {
     }
 }
 
+/// What the elements of an output weigh in a loss that tells them apart.
+pub(crate) fn weights(n: usize) -> impl Iterator<Item = f32> {
+    (1..=n).map(move |i| i as f32 / n as f32)
+}
+
 /// The sum of the elements weighted by their position, in f32.
 pub(crate) fn weighted_sum(output: &Array) -> Result<Array, Exception> {
-    let n = output.size();
-    let weights: Vec<f32> = (1..=n).map(|i| i as f32 / n as f32).collect();
+    let weights: Vec<f32> = weights(output.size()).collect();
     let weighted = output.as_dtype(Dtype::Float32)?.multiply(Array::from_slice(&weights, output.shape()))?;
     ops::sum(&weighted, None)
 }

@@ -7,13 +7,14 @@ use std::fmt;
 use std::rc::Rc;
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, Dtype, transforms};
+use mlx_rs::{Array, transforms};
 use tacit_core::kernel::Fallback;
 use tacit_core::transform::{grad, intercept};
 use tacit_core::{Aval, Error, ImplicitArray, Policy, Result, Value};
 
 use crate::elements::{error_above, worst};
 pub use crate::elements::{floats, relative_error};
+use crate::ops::weighted_sum;
 
 /// Compares a function on values with the same function on the dense arrays that they stand for.
 ///
@@ -308,14 +309,10 @@ impl Structure {
         let (structure, f) = (Self { leaves: Vec::new(), operands: self.operands.clone() }, f.clone());
         Rc::new(move |leaves| {
             let operands = structure.values(leaves)?;
-            let results = match side {
-                Side::Intercepted => intercept(&operands, |arrays| f(arrays))?,
-                Side::Dense => {
-                    let arrays = operands.iter().map(Value::dense).collect::<Result<Vec<_>>>()?;
-                    return Ok(f(arrays)?);
-                }
-            };
-            Ok(results.iter().map(densified).collect::<Result<Vec<_>>>()?)
+            Ok(match side {
+                Side::Intercepted => intercept(&operands, |arrays| f(arrays))?.iter().map(densified).collect(),
+                Side::Dense => f(operands.iter().map(Value::dense).collect::<Result<_>>()?),
+            }?)
         })
     }
 }
@@ -353,8 +350,7 @@ pub(crate) fn gradient(
     let loss = move |leaves: &[Array]| -> Result<Array> {
         let mut total = Array::from_f32(0.0);
         for output in f(leaves)?.iter().filter(|output| output.dtype().is_float()) {
-            let weights = Array::from_slice(&weights(output.size()).collect::<Vec<_>>(), output.shape());
-            total = total.add(output.as_dtype(Dtype::Float32)?.multiply(weights)?.sum(None)?)?;
+            total = total.add(weighted_sum(output)?)?;
         }
         Ok(total)
     };
@@ -372,11 +368,6 @@ fn with_chosen(leaves: &[Array], chosen: &[i32], given: Vec<Array>) -> Vec<Array
         all[leaf as usize] = array;
     }
     all
-}
-
-/// What the elements of an output weigh in the loss.
-pub(crate) fn weights(n: usize) -> impl Iterator<Item = f32> {
-    (1..=n).map(move |i| i as f32 / n as f32)
 }
 
 mod transformed;

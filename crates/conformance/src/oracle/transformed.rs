@@ -6,7 +6,8 @@ use tacit_core::transform::{jvp, vmap};
 use tacit_core::tree::Gradient;
 use tacit_core::{Policy, Result, Value};
 
-use super::{Function, OnLeaves, Oracle, Side, Structure, densified, floats, under, weights, with_chosen};
+use super::{Function, OnLeaves, Oracle, Side, Structure, densified, floats, under, with_chosen};
+use crate::ops::weights;
 
 impl Oracle {
     /// Compares the derivative in one direction of all float leaves with that of the dense function, and with the gradients.

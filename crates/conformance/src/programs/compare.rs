@@ -144,14 +144,12 @@ impl Scene<'_> {
     fn other_shapes(&self, classes: &[Class]) -> Result<(), String> {
         let Some(longer) = self.program.longer() else { return Ok(()) };
         let other = Scene { program: &longer, subjects: self.subjects };
-        let f = self.function(false)?;
-        let mut compiled = compile_with(options(Passes::All), move |args: Vec<Array>| f(args));
+        let mut compiled = compiling(self.function(false)?, options(Passes::All));
         let exact = classes.iter().all(|&class| class == Class::Exact) && !self.program.differentiates_a_branch();
         for (call, scene) in [self, &other, self].into_iter().enumerate() {
             let f = self.function(false)?;
             let expected = evaluated(called(&f, &scene.inputs(false, 0)?));
-            let made = compiled.call(&scene.inputs(false, 0)?);
-            let made = evaluated(made.and_then(|made| dense(&made)));
+            let made = compiled(&scene.inputs(false, 0)?);
             match (made, expected) {
                 (Ok(made), Ok(expected)) if exact => same(&made, &expected),
                 (Ok(made), Ok(expected)) => avals(&made, &expected),
@@ -198,11 +196,7 @@ impl Scene<'_> {
         let f = self.program.function(body, false);
         let given = dense_ones(self.inputs(false, 0)?)?;
         let Ok(expected) = evaluated(called(&f, &given)) else { return Ok(()) };
-        let erred = Erred::of(Box::new(|| {
-            let f = f.clone();
-            let mut compiled = compile_with(options(only_perturbed()), move |args: Vec<Array>| f(args));
-            Ok(vec![evaluated(compiled.call(&given).and_then(|results| dense(&results)))])
-        }))?;
+        let erred = Erred::of(Box::new(|| Ok(vec![compiling(f.clone(), options(only_perturbed()))(&given)])))?;
         erred
             .near(0, results, &expected, Granted { least: Class::Near, units: 256.0, rounded_zeros: true })
             .map_err(|what| format!("with dense arrays in the place of implicit ones: {what}"))
@@ -309,14 +303,12 @@ impl Scene<'_> {
         });
         let on = || -> Outcome { evaluated(called(&tripping, &self.inputs(false, 0)?)) };
         let expected = on();
-        let inner = tripping.clone();
-        let mut compiled = compile_with(options(Passes::All), move |args: Vec<Array>| inner(args));
+        let mut compiled = compiling(tripping.clone(), options(Passes::All));
         let mut first = None;
         for (call, trips) in [false, true, false].into_iter().enumerate() {
             wire.store(trips, Ordering::Relaxed);
             let eager = if trips { on() } else { expected.clone() };
-            let made = compiled.call(&self.inputs(false, 0)?);
-            let made = evaluated(made.and_then(|made| dense(&made)));
+            let made = compiled(&self.inputs(false, 0)?);
             let place =
                 |what| format!("with a node that {}, call {call}: {what}", if trips { "fails" } else { "failed" });
             match (made, eager) {
@@ -347,6 +339,12 @@ pub(super) fn only_perturbed() -> Passes {
 
 pub(super) fn options(passes: Passes) -> CompileOptions {
     CompileOptions { passes, constants: Constants::Allow, ..CompileOptions::default() }
+}
+
+/// The function compiled: what a call of it gives.
+pub(super) fn compiling(f: Function, options: CompileOptions) -> impl FnMut(&[Value]) -> Outcome {
+    let mut compiled = compile_with(options, move |args: Vec<Array>| f(args));
+    move |given| evaluated(compiled.call(given).and_then(|results| dense(&results)))
 }
 
 pub(super) fn called(f: &Function, given: &[Value]) -> Result<Vec<Array>> {

@@ -4,11 +4,11 @@ use std::cell::Cell;
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype};
-use tacit_core::compile::{CompileOptions, compile_with, compile_with_state};
+use tacit_core::compile::{CompileOptions, compile_with_state};
 use tacit_core::pass::Passes;
 use tacit_core::{Policy, Value};
 
-use super::compare::{Outcome, SALTS, Scene, called, evaluated, only_perturbed, options};
+use super::compare::{Outcome, SALTS, Scene, called, compiling, evaluated, only_perturbed, options};
 use super::draw::Rng;
 use super::erred::{Erred, Granted, Outcomes};
 use super::perturbed::Class;
@@ -83,12 +83,9 @@ impl Scene<'_> {
         let runs = Cell::new(0);
         Erred::of(Box::new(move || {
             runs.set(runs.get() + 1);
-            let f = self.dense_function(Some(runs.get()))?;
-            let mut compiled = compile_with(options(only_perturbed()), move |args: Vec<Array>| f(args));
-            let outcomes = [0, 1].map(|salt| -> Result<Outcome, String> {
-                let given = self.dense_inputs(false, salt, Some(runs.get()))?;
-                Ok(evaluated(compiled.call(&given).and_then(|results| dense(&results))))
-            });
+            let mut compiled = compiling(self.dense_function(Some(runs.get()))?, options(only_perturbed()));
+            let outcomes =
+                [0, 1].map(|salt| Ok::<_, String>(compiled(&self.dense_inputs(false, salt, Some(runs.get()))?)));
             outcomes.into_iter().collect::<Result<Outcomes, String>>()
         }))
     }
@@ -125,10 +122,8 @@ impl Scene<'_> {
         let failing = Failing::default();
         failing.set(self.program.steps.len().checked_sub(1));
         let f = self.program.function(self.program.body(self.inputs(true, 0)?, failing.clone()), false);
-        let mut compiled = compile_with(options(Passes::All), move |args: Vec<Array>| f(args));
-        let mut call = || -> Result<Outcome, String> {
-            Ok(evaluated(compiled.call(&self.inputs(false, 0)?).and_then(|results| dense(&results))))
-        };
+        let mut compiled = compiling(f, options(Passes::All));
+        let mut call = || -> Result<Outcome, String> { Ok(compiled(&self.inputs(false, 0)?)) };
         if failing.get().is_some() && call()?.is_ok() {
             return Err("the function fails and the call does not".to_owned());
         }
@@ -140,24 +135,22 @@ impl Scene<'_> {
     /// another one; what it gives is right.
     fn shapeless(&self, expected: &Outcome, erred: &Erred<'_>) -> Result<(), String> {
         let Ok(expected) = expected else { return Ok(()) };
-        let f = self.function(false)?;
         let options = CompileOptions { shapeless: true, ..options(Passes::All) };
-        let mut compiled = compile_with(options, move |args: Vec<Array>| f(args));
-        let mut run = |given: Vec<Value>| evaluated(compiled.call(&given).and_then(|results| dense(&results)));
+        let mut run = compiling(self.function(false)?, options);
         let near = |found: Outcome| match found {
             Ok(found) => erred.near(0, &found, expected, GRANTED).map_err(|what| format!("without shapes: {what}")),
             Err(_) => Ok(()),
         };
-        near(run(self.inputs(false, 0)?))?;
+        near(run(&self.inputs(false, 0)?))?;
         if let Some(longer) = self.program.longer() {
             let other = Scene { program: &longer, subjects: self.subjects };
-            if let (Ok(found), Ok(expected)) = (run(other.inputs(false, 0)?), other.on_dense(0)?) {
+            if let (Ok(found), Ok(expected)) = (run(&other.inputs(false, 0)?), other.on_dense(0)?) {
                 let erred = other.erred_on_dense()?;
                 let near = erred.near(0, &found, &expected, GRANTED);
                 near.map_err(|what| format!("without shapes, with one row more in\n{longer}\n{what}"))?;
             }
         }
-        near(run(self.inputs(false, 0)?))
+        near(run(&self.inputs(false, 0)?))
     }
 }
 
