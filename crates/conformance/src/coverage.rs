@@ -22,9 +22,9 @@ pub fn coverage(subjects: &[Subject]) -> Report {
     let mut report = Report::new("coverage");
     let registry = Registry::global();
     let standing: Vec<&'static ArrayType> = subjects.iter().filter_map(type_of_subject).collect();
-    let own = |handler: &&Handler| {
-        types(&handler.signature).next().is_some() && types(&handler.signature).all(|own| is_of(own, &standing))
-    };
+    let is_own =
+        |ty: &OperandPattern| array_types().into_iter().all(|of| !ty.matches(Some(of)) || standing.contains(&of));
+    let own = |handler: &&Handler| types(&handler.signature).next().is_some() && types(&handler.signature).all(is_own);
     let mut left: Vec<Handler> = registry.handlers().iter().filter(own).copied().collect();
     for error in registry.check().err().into_iter().flatten() {
         if let Error::Duplicate { first, second, .. } | Error::Ambiguous { first, second, .. } = &error
@@ -99,7 +99,7 @@ fn exercise_alone(left: &mut Vec<Handler>, subject: &Subject) -> Option<(&'stati
     let ty = type_of_subject(subject)?;
     let own = Primitives::of(subject, &plain);
     let mut failed = None;
-    for (primitive, generator) in generators().filter(|(primitive, _)| own.contain(primitive)) {
+    for (primitive, generator) in generators().filter(|(primitive, _)| own.any || own.name(primitive)) {
         let wanted = |left: &[Handler]| {
             left.iter()
                 .any(|handler| handler.signature.primitive.matches(primitive) && names(handler.signature.operands, ty))
@@ -131,9 +131,4 @@ fn exercise(left: &mut Vec<Handler>, call: &Call) {
 /// The types and families that a signature names.
 fn types(signature: &Signature) -> impl Iterator<Item = &OperandPattern> {
     signature.operands.iter().filter(|pattern| matches!(pattern, OperandPattern::Type(_) | OperandPattern::Family(..)))
-}
-
-/// Whether all that a type or family stands for are among `standing`.
-fn is_of(pattern: &OperandPattern, standing: &[&'static ArrayType]) -> bool {
-    array_types().into_iter().filter(|&ty| pattern.matches(Some(ty))).all(|ty| standing.contains(&ty))
 }

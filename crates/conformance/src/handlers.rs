@@ -54,7 +54,7 @@ pub fn handlers(subject: &Subject) -> Report {
 /// The primitives for which a type has handlers.
 pub(crate) struct Primitives {
     some: Vec<PrimitivePattern>,
-    any: bool,
+    pub(crate) any: bool,
 }
 
 impl Primitives {
@@ -75,10 +75,6 @@ impl Primitives {
     /// Whether a handler names the primitive or its class.
     pub(crate) fn name(&self, primitive: &str) -> bool {
         self.some.iter().any(|own| own.matches(primitive))
-    }
-
-    pub(crate) fn contain(&self, primitive: &str) -> bool {
-        self.any || self.name(primitive)
     }
 }
 

@@ -281,7 +281,7 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
     /// How often it was called and traced, and why.
     #[must_use]
     pub fn stats(&self) -> &CompileStats {
-        self.engine.stats()
+        &self.engine.stats
     }
 
     /// Forgets every trace.

@@ -94,11 +94,6 @@ pub(crate) fn build(array: &dyn ImplicitArray) -> Result<Value> {
     Ok(value)
 }
 
-/// Whether a value is the result of an op that has not run yet.
-pub(crate) fn is_deferred(value: &Value) -> bool {
-    matches!(value, Value::Implicit(array) if array.array_type().deferred)
-}
-
 /// What a deferred value is, and any other value as it is.
 pub(crate) fn computed(mut value: Value) -> Result<Value> {
     while let Value::Implicit(array) = &value

@@ -202,7 +202,7 @@ pub(crate) fn rewrite(passes: &Passes, inputs: &[Array], outputs: Vec<Array>) ->
     let nodes = graph.nodes()?;
     computing(&nodes).for_each(|node| *left.nodes.entry(nodes.name(node)).or_default() += 1);
     drop(nodes);
-    Ok((graph.into_outputs(), left))
+    Ok((graph.outputs, left))
 }
 
 pub(crate) fn run(passes: &Passes, graph: &mut Graph) -> Result<Vec<Rewritten>> {

@@ -99,7 +99,7 @@ impl PrimitivePattern {
     pub fn matches(self, primitive: &str) -> bool {
         match self {
             Self::Named(own) => own == primitive,
-            Self::Classes(_, classes) => class_of(primitive).is_some_and(|class| classes.contains(&class)),
+            Self::Classes(_, classes) => typed::describe(primitive).is_some_and(|row| classes.contains(&row.class)),
             Self::Any => true,
         }
     }
@@ -132,10 +132,6 @@ impl fmt::Display for PrimitivePattern {
             Self::Any => f.write_str("any primitive"),
         }
     }
-}
-
-fn class_of(primitive: &str) -> Option<Class> {
-    typed::describe(primitive).map(|row| row.class)
 }
 
 fn ordering(within: bool, around: bool) -> Option<Ordering> {

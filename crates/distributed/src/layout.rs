@@ -150,7 +150,10 @@ pub(crate) fn leaves_in<M: ModuleParameters>(model: &Model<M>, group: &Group) ->
         let Some(over) = &leaf.over else { continue };
         let ranks = match (over.members(), group.members()) {
             (None, _) => Some(vec![group.rank()]),
-            (Some(over), Some(all)) => all.numbers_of(over),
+            (Some(over), Some(all)) => {
+                let number = |rank| all.part.ranks.iter().position(|own| own == rank);
+                over.part.ranks.iter().map(number).collect()
+            }
             (Some(_), None) => None,
         };
         let help = "give the group that has all of these ranks, such as the one that was split";

@@ -17,10 +17,3 @@ pub(crate) struct Members {
     /// How often it was split, which is the same on all ranks.
     pub(crate) splits: AtomicUsize,
 }
-
-impl Members {
-    /// The numbers that the ranks of a part have here, in their order there; nothing where one of them is not here.
-    pub(crate) fn numbers_of(&self, part: &Self) -> Option<Vec<usize>> {
-        part.part.ranks.iter().map(|rank| self.part.ranks.iter().position(|own| own == rank)).collect()
-    }
-}

@@ -82,7 +82,7 @@ impl Watch {
             match listening {
                 Ok((announced, listener)) => {
                     let own = announced.addresses().first().map_or(Ipv4Addr::LOCALHOST.into(), SocketAddr::ip);
-                    join::host(&listener, own, rank_info, announced.token(), &mut deadline)
+                    join::host(&listener, own, rank_info, announced.token, &mut deadline)
                 }
                 Err(error) => Err(NotJoined { reason: error.to_string(), kind: Failing::System }),
             }
@@ -90,7 +90,7 @@ impl Watch {
             let announced = Announcement::read(&announce([0; ANNOUNCEMENT])?);
             let mut deadline = Deadline::after(limits.join);
             match announced {
-                Some(announced) => join::come(&announced.addresses(), rank_info, announced.token(), &mut deadline),
+                Some(announced) => join::come(&announced.addresses(), rank_info, announced.token, &mut deadline),
                 None => Err(NotJoined { reason: "rank 0 could not listen".to_owned(), kind: Failing::System }),
             }
         };
@@ -163,10 +163,10 @@ impl Watch {
                 let new = || OfPart { first: part.first(), history: History::default() };
                 &mut state.parts.entry(part.name.clone()).or_insert_with(new).history
             }
-            Extent::Two(_) => return state.history.begun(),
+            Extent::Two(_) => return state.history.begun,
         };
         history.begin(label);
-        history.begun()
+        history.begun
     }
 
     /// Says that this rank has done with a part.

@@ -205,7 +205,7 @@ impl Scene<'_> {
     /// A state goes from call to call, and an error leaves it as it was.
     fn with_state(&self, classes: &[Class]) -> Result<(), String> {
         let implicit = self.program.inputs.iter().any(|input| input.subject.is_some());
-        if implicit || self.program.inputs_as(Role::State).next().is_none() {
+        if implicit || !self.program.inputs.iter().any(|input| input.role == Role::State) {
             return Ok(());
         }
         let failing = Failing::default();

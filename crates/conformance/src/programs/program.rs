@@ -203,10 +203,6 @@ impl Program {
         let branch = self.around.iter().position(|&around| around == Around::Cond);
         branch.is_some_and(|at| self.around[at..].iter().any(|around| matches!(around, Around::Grad | Around::Jvp)))
     }
-
-    pub(crate) fn inputs_as(&self, role: Role) -> impl Iterator<Item = usize> + '_ {
-        (0..self.inputs.len()).filter(move |&input| self.inputs[input].role == role)
-    }
 }
 
 impl fmt::Display for Program {

@@ -14,7 +14,7 @@ use crate::Result;
 #[derive(Clone)]
 pub(super) struct Drawn {
     /// The key of the trace; that of another call has its shape.
-    key: Array,
+    pub(super) key: Array,
     /// Whether the results depend on it.
     used: bool,
 }
@@ -23,11 +23,6 @@ impl Drawn {
     /// A key for the trace. Whether it is used is known afterwards.
     pub(super) fn new() -> Result<Self> {
         Ok(Self { key: fresh(&[])?, used: true })
-    }
-
-    /// The key of the trace.
-    pub(super) fn first(&self) -> &Array {
-        &self.key
     }
 
     /// The key of the next call.

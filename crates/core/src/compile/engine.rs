@@ -26,7 +26,7 @@ pub(super) struct Engine {
     entries: Vec<Entry>,
     /// The entry that served the latest call.
     latest: usize,
-    stats: CompileStats,
+    pub(super) stats: CompileStats,
     /// Where the function was compiled.
     place: &'static Location<'static>,
 }
@@ -51,10 +51,6 @@ impl Engine {
     pub(super) fn new(options: CompileOptions) -> Self {
         switch::warn_without_compiler();
         Self { options, entries: Vec::new(), latest: 0, stats: CompileStats::default(), place: Location::caller() }
-    }
-
-    pub(super) fn stats(&self) -> &CompileStats {
-        &self.stats
     }
 
     pub(super) fn clear(&mut self) {
@@ -232,7 +228,7 @@ impl Engine {
         }
         // Where it draws from the random state of the thread, the trace is made anew with a key for an input.
         let mut drawn = Drawn::new()?;
-        let first = drawn.first().clone();
+        let first = drawn.key.clone();
         let with_key: Vec<&Array> = asked.inputs.iter().copied().chain([&first]).collect();
         let trace = self.run(Program::new(false)?, passes, asked, &with_key, &mut |tracing, tracers| {
             let Some((random, given)) = tracers.split_last() else { return Err("there is no key".into()) };

@@ -96,7 +96,7 @@ impl Entry {
     fn note(&mut self, matched: &Matched<'_>) -> Result<()> {
         let Self { key, unchanged, steady, program, .. } = self;
         steady.note(program, matched, |shown| {
-            let part = key.def.part(shown.entry, shown.array, shown.stamp.number())?;
+            let part = key.def.part(shown.entry, shown.array, shown.stamp.number)?;
             unchanged.has(&part).then_some(part)
         })
     }

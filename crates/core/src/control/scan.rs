@@ -199,7 +199,7 @@ impl Rows {
             let shape: Vec<i32> = std::iter::once(0).chain(aval.shape.iter().copied()).collect();
             Ok(ops::zeros_dtype(&shape, aval.dtype)?.into())
         };
-        let leaves = self.structure.avals().iter().map(empty).collect::<Result<_>>()?;
+        let leaves = self.structure.avals.iter().map(empty).collect::<Result<_>>()?;
         tree::unflatten(&self.structure.def, leaves)
     }
 }

@@ -8,7 +8,7 @@ use crate::{Aval, Result, Value};
 /// A structure whose implicit arrays are opened, and the avals of its arrays.
 pub(super) struct Structure {
     pub(super) def: TreeDef,
-    avals: Vec<Aval>,
+    pub(super) avals: Vec<Aval>,
 }
 
 /// What one structure has and the other has not, in words.
@@ -26,10 +26,6 @@ impl Structure {
         let arrays = opened.iter().map(Value::dense).collect::<Result<Vec<Array>>>()?;
         let avals = arrays.iter().map(Aval::from).collect();
         Ok((arrays, Self { def, avals }))
-    }
-
-    pub(super) fn avals(&self) -> &[Aval] {
-        &self.avals
     }
 
     /// Where `other` differs first: in structure, or in shape or dtype.

@@ -13,7 +13,7 @@ use crate::{Primitive, Result};
 /// Its methods fail only where MLX has no memory left.
 pub struct Graph {
     inputs: Vec<Array>,
-    outputs: Vec<Array>,
+    pub(super) outputs: Vec<Array>,
     only_told: bool,
 }
 
@@ -31,10 +31,6 @@ impl Graph {
     #[must_use]
     pub fn is_only_told(&self) -> bool {
         self.only_told
-    }
-
-    pub(super) fn into_outputs(self) -> Vec<Array> {
-        self.outputs
     }
 
     /// The outputs.

@@ -98,7 +98,8 @@ impl Layers {
 
     /// The first layer that is not deferred, if it is there.
     pub(super) fn computed(&self) -> Option<&Value> {
-        std::iter::once(&self.outermost).chain(&self.below).find(|value| !materialize::is_deferred(value))
+        let is_deferred = |value: &Value| matches!(value, Value::Implicit(array) if array.array_type().deferred);
+        std::iter::once(&self.outermost).chain(&self.below).find(|value| !is_deferred(value))
     }
 
     /// The layer that primitives are applied to.

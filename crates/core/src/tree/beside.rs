@@ -20,8 +20,8 @@ pub(crate) fn beside<G: Arguments>(
 ) -> Result<Vec<Option<Array>>> {
     let (values, other) = Flattened::flatten(others, Open::Fully)?;
     let mut walk = Walk {
-        own: def.entries().iter(),
-        other: other.entries().iter(),
+        own: def.entries.iter(),
+        other: other.entries.iter(),
         values: values.into_iter(),
         found: Vec::with_capacity(leaves.len()),
     };

@@ -29,7 +29,7 @@ use super::{NodeKind, Path, print};
 #[derive(Clone)]
 pub struct TreeDef {
     /// Each node before its children.
-    entries: Rc<[Entry]>,
+    pub(super) entries: Rc<[Entry]>,
     leaves: usize,
 }
 
@@ -114,10 +114,6 @@ impl TreeDef {
 
     pub(super) fn len(&self) -> usize {
         self.entries.len()
-    }
-
-    pub(super) fn entries(&self) -> &[Entry] {
-        &self.entries
     }
 
     fn walk<'t>(&'t self, mut f: impl FnMut(&'t Entry, &Path)) {

@@ -155,7 +155,7 @@ impl<'a> Visitor<'a> for Flattened<'_> {
     }
 
     fn stamped(&mut self, stamp: &'a Stamp) -> bool {
-        let passes = self.passed.contains(&stamp.number());
+        let passes = self.passed.contains(&stamp.number);
         if passes {
             self.node(&Node::new(PASSED, Labels::Positions(0)));
         }
@@ -168,7 +168,7 @@ impl TreeDef {
     pub(crate) fn opened(&self, leaves: Vec<Value>) -> Result<(Vec<Value>, TreeDef)> {
         let mut leaves = leaves.into_iter();
         let mut flattened = Flattened::new(Open::Fully);
-        for entry in self.entries() {
+        for entry in &*self.entries {
             match entry {
                 Entry::Leaf { frozen } => leaves.next().into_iter().for_each(|leaf| flattened.value(leaf, *frozen)),
                 node => flattened.entries.push(node.clone()),

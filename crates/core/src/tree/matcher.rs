@@ -70,7 +70,7 @@ impl<'a, 'm> Matcher<'a, 'm> {
 
     fn next(&mut self) -> Option<&'m Entry> {
         self.position += 1;
-        self.def.entries().get(self.position - 1)
+        self.def.entries.get(self.position - 1)
     }
 
     fn leaf(&mut self, array: Listed<'a>, frozen: bool) {
@@ -139,7 +139,7 @@ impl<'a> Visitor<'a> for Matcher<'a, '_> {
     }
 
     fn stamped(&mut self, stamp: &'a Stamp) -> bool {
-        let is_next = |part: &Part| part.entries.0 == self.position && part.stamp == stamp.number();
+        let is_next = |part: &Part| part.entries.0 == self.position && part.stamp == stamp.number;
         let Some(part) = self.known.iter().position(is_next) else {
             let listed = self.matched.arrays.len();
             let passed: usize = self.matched.passed.iter().map(|&part| self.known[part].arrays.1).sum();

@@ -81,7 +81,7 @@ impl<'d> Reader<'d> {
                 "give one leaf for each `*`",
             ));
         }
-        Ok(Self { entries: def.entries().iter(), leaves: Box::new(Items(leaves)), origin: Origin::Any })
+        Ok(Self { entries: def.entries.iter(), leaves: Box::new(Items(leaves)), origin: Origin::Any })
     }
 
     /// It is what a compiled function is given where it is traced, as [`is_traced`](Self::is_traced) then says.

@@ -16,7 +16,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// [`Reader::skip_unchanged`]: super::Reader::skip_unchanged
 #[derive(Debug)]
 pub struct Stamp {
-    number: u64,
+    /// No other stamp of this process has or will have it.
+    pub(crate) number: u64,
     /// What others made of the tree, each as long as its owner lives: it holds the tree's arrays, and goes with the stamp.
     kept: Mutex<Vec<Kept>>,
 }
@@ -33,11 +34,6 @@ impl Stamp {
     pub fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self { number: NEXT.fetch_add(1, Ordering::Relaxed), kept: Mutex::default() }
-    }
-
-    /// No other stamp of this process has or will have this number.
-    pub(crate) fn number(&self) -> u64 {
-        self.number
     }
 
     /// Keeps something until the stamp goes, or until something is kept after its owner went.

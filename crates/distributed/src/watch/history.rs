@@ -25,7 +25,7 @@ pub(super) fn checksum(before: u64, bytes: impl IntoIterator<Item = u8>) -> u64 
 #[derive(Debug, Default)]
 pub(super) struct History {
     /// How many there were.
-    begun: u64,
+    pub(super) begun: u64,
     /// The last of them, each with a checksum of all up to it.
     last: VecDeque<(u64, String)>,
 }
@@ -48,10 +48,6 @@ impl History {
         let checksum = checksum(before, label.bytes().chain([0xff]));
         self.last.push_back((checksum, label.to_owned()));
         self.begun += 1;
-    }
-
-    pub(super) fn begun(&self) -> u64 {
-        self.begun
     }
 
     pub(super) fn tail(&self) -> Tail {

@@ -108,7 +108,7 @@ pub(crate) const ANNOUNCEMENT: usize = 64;
 /// What rank 0 tells the others where nothing names a place: its addresses, and a number that tells this group from others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Announcement {
-    token: u64,
+    pub(super) token: u64,
     port: u16,
     hosts: Vec<Ipv4Addr>,
 }
@@ -121,10 +121,6 @@ impl Announcement {
         let token = getrandom::u64()?.max(1);
         let hosts = outward().into_iter().chain([Ipv4Addr::LOCALHOST]).collect();
         Ok((Self { token, port, hosts }, listener))
-    }
-
-    pub(super) fn token(&self) -> u64 {
-        self.token
     }
 
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {

@@ -248,7 +248,7 @@ impl Rounds {
         // Here it has begun nothing yet, or is gone.
         let Some(history) = state.history(&part) else { return };
         let differs = history.differs(self.rank_info.rank, rank, &begun);
-        let ahead = begun.begun > history.begun();
+        let ahead = begun.begun > history.begun;
         drop(state);
         if let Some(reason) = differs {
             self.conclude(Verdict::Disagreement { reason });

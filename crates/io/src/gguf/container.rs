@@ -118,7 +118,7 @@ pub(super) fn write<T>(
         header.extend(text(&tensor.name));
         header.extend((tensor.shape.len() as u32).to_le_bytes());
         header.extend(tensor.shape.iter().rev().flat_map(|&extent| (extent as u64).to_le_bytes()));
-        header.extend(tensor.kind.number().to_le_bytes());
+        header.extend(tensor.kind.number.to_le_bytes());
         header.extend((place as u64).to_le_bytes());
         place += tensor.nbytes().next_multiple_of(ALIGNMENT);
     }

@@ -6,7 +6,8 @@ use std::str;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor<'a> {
     bytes: &'a [u8],
-    at: usize,
+    /// Bytes from the start.
+    pub(super) at: usize,
 }
 
 /// Why something cannot be read.
@@ -15,11 +16,6 @@ pub(super) type Reason = String;
 impl<'a> Cursor<'a> {
     pub(super) fn new(bytes: &'a [u8], at: usize) -> Self {
         Self { bytes, at: at.min(bytes.len()) }
-    }
-
-    /// Bytes from the start.
-    pub(super) fn position(&self) -> usize {
-        self.at
     }
 
     pub(super) fn left(&self) -> usize {

@@ -117,10 +117,6 @@ impl<'c> Description<'c> {
         said.unwrap_or(self.architecture.head == Head::Embedding)
     }
 
-    pub(super) fn kv_heads(&self) -> Result<Option<u32>> {
-        Ok(self.count("num_key_value_heads")?.or(self.count("num_attention_heads")?))
-    }
-
     fn head_dim(&self) -> Result<Option<u32>> {
         if let Some(width) = self.count("head_dim")? {
             if width > WIDEST {

@@ -76,7 +76,7 @@ pub(super) fn header(file: &Path, bytes: &[u8]) -> Result<Header> {
             return Err(wrong(Some(name), "the tensor is there twice".to_owned()));
         }
     }
-    let start = cursor.position().checked_next_multiple_of(alignment);
+    let start = cursor.at.checked_next_multiple_of(alignment);
     let mut tensors = BTreeMap::new();
     for (name, (mut stored, offset)) in found {
         let placed = start.ok_or_else(|| "its place is beyond what a number can say".to_owned());
@@ -101,7 +101,7 @@ pub(super) fn header(file: &Path, bytes: &[u8]) -> Result<Header> {
 /// The type of a value and its place, which are checked.
 fn entry(cursor: &mut Cursor) -> Result<(u32, usize), Reason> {
     let kind = cursor.u32("a type")?;
-    let at = cursor.position();
+    let at = cursor.at;
     metadata::skip(cursor, kind)?;
     Ok((kind, at))
 }

@@ -7,7 +7,7 @@ use mlx_rs::Dtype;
 /// A type of tensor, with the number and the name that ggml has for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GgufType {
-    number: u32,
+    pub(super) number: u32,
     name: &'static str,
     /// Elements of a block.
     pub(super) elements: usize,
@@ -28,10 +28,6 @@ impl GgufType {
     #[must_use]
     pub fn bits(self) -> f64 {
         (8 * self.bytes) as f64 / self.elements as f64
-    }
-
-    pub(super) fn number(self) -> u32 {
-        self.number
     }
 
     /// The type of this name, as llama.cpp's programs take it: `q8_0` or `Q8_0`.

@@ -175,7 +175,7 @@ fn copied(source: &Gguf, same: bool) -> Result<Entries> {
     for (key, &(kind, at)) in keys {
         let mut cursor = Cursor::new(source.bytes(), at);
         metadata::skip(&mut cursor, kind).map_err(|reason| source.wrong(key, reason, "fetch the file again"))?;
-        entries.copy(key, kind, &source.bytes()[at..cursor.position()]);
+        entries.copy(key, kind, &source.bytes()[at..cursor.at]);
     }
     Ok(entries)
 }
@@ -216,7 +216,7 @@ impl Plan<'_> {
         }
         let heads = match tensor.2 {
             Change::Queries => of.count("num_attention_heads")?,
-            Change::Keys => of.kv_heads()?,
+            Change::Keys => of.count("num_key_value_heads")?.or(of.count("num_attention_heads")?),
             Change::Net => of.count("linear_num_key_heads")?,
             _ => return self.tensor(&name, &value, None),
         };

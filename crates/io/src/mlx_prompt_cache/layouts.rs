@@ -33,8 +33,7 @@ fn layers(tensors: &Tensors, classes: &str, mut states: Node) -> Result<Vec<(Str
         named.insert(layer, Leaf::Text(class.to_owned())).map_err(|fault| fault.error(tensors))?;
     }
     let Node::Branch(states) = &mut states else { return Ok(Vec::new()) };
-    let named =
-        named.list().map_err(|fault| tensors.wrong(None, format!("of its classes {}", fault.reason()), HELP))?;
+    let named = named.list().map_err(|fault| tensors.wrong(None, format!("of its classes {}", fault.reason), HELP))?;
     let named = named.into_iter().enumerate().map(|(layer, class)| {
         let class = class.into_text().map_err(|fault| fault.below(&layer.to_string()).error(tensors))?;
         // A class without a state leaves no trace.

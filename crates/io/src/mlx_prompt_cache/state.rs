@@ -28,7 +28,7 @@ pub(super) enum Leaf {
 pub(super) struct Fault {
     /// The places that lead to it, the outermost first.
     path: Vec<String>,
-    reason: String,
+    pub(super) reason: String,
 }
 
 pub(super) type Found<T> = Result<T, Fault>;
@@ -175,10 +175,6 @@ impl Fault {
     pub(super) fn below(mut self, place: &str) -> Self {
         self.path.insert(0, place.to_owned());
         self
-    }
-
-    pub(super) fn reason(&self) -> &str {
-        &self.reason
     }
 
     pub(super) fn error(self, tensors: &Tensors) -> Error {

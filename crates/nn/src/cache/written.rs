@@ -83,7 +83,7 @@ impl Written {
     /// The runs of slots that make those of `to`, behind `shift` positions of padding.
     pub(super) fn moved(&self, to: Slots, shift: i32) -> Vec<Run> {
         let capacity = self.slots.capacity;
-        if !self.is_wrapped() && shift == 0 && to.capacity >= capacity {
+        if self.total() <= capacity && shift == 0 && to.capacity >= capacity {
             let more = to.capacity - capacity;
             return [Run::Kept(0, capacity), Run::Empty(more)].into_iter().filter(|run| !run.is_empty()).collect();
         }
@@ -106,11 +106,6 @@ impl Written {
             None => all,
             Some((size, sinks)) => all.min(size.saturating_add(sinks).saturating_add((tokens - 1).max(0))),
         }
-    }
-
-    /// Whether slots are written again.
-    pub(super) fn is_wrapped(&self) -> bool {
-        self.total() > self.slots.capacity
     }
 
     /// Counts tokens of a step.

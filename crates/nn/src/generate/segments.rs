@@ -7,7 +7,8 @@
 #[derive(Clone, Debug, Default)]
 pub(super) struct Segments {
     held: String,
-    stopped: bool,
+    /// Whether a stop has come.
+    pub(super) stopped: bool,
 }
 
 impl Segments {
@@ -30,11 +31,6 @@ impl Segments {
         std::mem::replace(&mut self.held, rest)
     }
 
-    /// Whether a stop has come.
-    pub(super) fn stopped(&self) -> bool {
-        self.stopped
-    }
-
     /// What was held back, as nothing follows.
     pub(super) fn rest(&mut self) -> String {
         std::mem::take(&mut self.held)
@@ -51,7 +47,7 @@ mod tests {
         let mut segments = Segments::default();
         let mut made: Vec<String> = parts.iter().map(|part| segments.push(part, &stops)).collect();
         made.push(segments.rest());
-        (made, segments.stopped())
+        (made, segments.stopped)
     }
 
     #[test]

@@ -124,7 +124,7 @@ impl<D: Detokenizer> Iterator for Texts<'_, D> {
                 text += &detokenizer.finish()?;
             }
             let mut made = segments.push(&text, &self.stops);
-            if segments.stopped() {
+            if segments.stopped {
                 finish = Some(Finish::Stop);
             } else if finish.is_some() {
                 made += &segments.rest();

@@ -57,13 +57,8 @@ impl<M: ModuleParameters> Model<M> {
         })
     }
 
-    /// Takes these leaves back from a gradient.
-    pub(super) fn take_values(&mut self) -> Result<()> {
-        self.each_coded(&mut |codes| Ok(codes.clone().at_rest()))
-    }
-
     /// Puts what `f` makes of each of these parameters in its place, or of none where it fails.
-    fn each_coded(&mut self, f: &mut dyn FnMut(&TrainedCodes) -> Result<TrainedCodes>) -> Result<()> {
+    pub(super) fn each_coded(&mut self, f: &mut dyn FnMut(&TrainedCodes) -> Result<TrainedCodes>) -> Result<()> {
         let mut made = Vec::new();
         for (path, held) in self.parts.held.iter().filter(|(_, held)| held.is_coded()) {
             let other = mapped(&held.value()?, &mut |value| {

@@ -85,7 +85,7 @@ impl<M: ModuleParameters> Model<M> {
         state.model.note_halves(paths.iter().zip(&arrays));
         state.model.take_back(paths.iter().zip(lent).zip(arrays));
         if lends {
-            state.model.take_values()?;
+            state.model.each_coded(&mut |codes| Ok(codes.clone().at_rest()))?;
         }
         state.keep();
         let gradients = paths.into_iter().zip(gradients).filter_map(|(path, gradient)| match gradient {

@@ -64,7 +64,7 @@ pub(super) struct Listed {
     /// In the order of the places.
     pub(super) arrays: Vec<Array>,
     /// Those that are not frozen, if some are.
-    unfrozen: Option<HashSet<String>>,
+    pub(super) unfrozen: Option<HashSet<String>>,
 }
 
 impl Listed {
@@ -80,11 +80,6 @@ impl Listed {
         let unfrozen =
             (!all).then(|| module.trainable_parameters().flatten().into_keys().map(|path| path.to_string()).collect());
         Self { found, arrays, unfrozen }
-    }
-
-    /// Whether the parameter of this path is not frozen.
-    pub(super) fn is_unfrozen(&self, path: &str) -> bool {
-        self.unfrozen.as_ref().is_none_or(|unfrozen| unfrozen.contains(path))
     }
 }
 

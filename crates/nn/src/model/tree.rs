@@ -41,8 +41,8 @@ impl<M: ModuleParameters> Arguments for Model<M> {
         ]));
         for (path, array) in parameters {
             // What a step drops is given to it as any other input.
-            let moves =
-                |role: Role| role == Role::Choice || self.is_trained(role, path, |path| listed.is_unfrozen(path));
+            let unfrozen = |path: &str| listed.unfrozen.as_ref().is_none_or(|unfrozen| unfrozen.contains(path));
+            let moves = |role: Role| role == Role::Choice || self.is_trained(role, path, unfrozen);
             let Some(held) = self.parts.held.get(path) else {
                 if moves(Role::of_dense(path)) {
                     visitor.array(array);
