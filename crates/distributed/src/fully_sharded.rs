@@ -121,12 +121,8 @@ impl FullySharded {
             frozen.iter().zip(&parts).filter(|(frozen, _)| !**frozen).map(|(_, part)| part.clone()).collect::<Vec<_>>();
         let mut gathered = checkpoint(move |(x, given): (Array, Vec<Array>)| {
             let mut given = given.into_iter();
-            let parts = frozen.iter().zip(&parts).filter_map(
-                |(frozen, part)| {
-                    if *frozen { Some(part.clone()) } else { given.next() }
-                },
-            );
-            let whole = recipe.gathered(&parts.collect::<Vec<_>>())?;
+            let part = |(frozen, part): (&bool, &Array)| if *frozen { Some(part.clone()) } else { given.next() };
+            let whole = recipe.gathered(&frozen.iter().zip(&parts).filter_map(part).collect::<Vec<_>>())?;
             implicit((x, whole), |(x, w)| product.apply(&x, &w))?.dense()
         });
         gathered.call((x.clone(), given))

@@ -204,7 +204,8 @@ impl Group {
     pub fn all_gather(&self, x: &Array, axis: i32) -> Result<Array> {
         let front = to_front(x, axis)?;
         self.check_joined(x, front.dim(0))?;
-        back_from_front(&self.collective(Op::Gather, &front)?, axis)
+        let joined = self.collective(Op::Gather, &front)?;
+        Ok(if axis == 0 { joined } else { joined.move_axis(0, axis)? })
     }
 
     /// The `x` of all ranks, joined along the first axis, for ranks that each use it for something else, such as a batch of
@@ -345,10 +346,6 @@ fn to_front(x: &Array, axis: i32) -> Result<Array> {
         ));
     }
     Ok(if axis == 0 { x.clone() } else { x.move_axis(axis, 0)? })
-}
-
-fn back_from_front(x: &Array, axis: i32) -> Result<Array> {
-    Ok(if axis == 0 { x.clone() } else { x.move_axis(0, axis)? })
 }
 
 /// The groups of this process, each for its life. Two over one engine would get in each other's way.

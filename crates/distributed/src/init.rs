@@ -29,7 +29,9 @@ pub(crate) fn join(backend: Backend, options: &GroupOptions) -> Result<Option<Me
     let Some(engine) = backend.engine() else { return Ok(None) };
     let limits = Limits::new(options.join, options.silence, options.wait);
     let place = Place::from_environment()?;
-    let hosts = hosts(backend)?;
+    // Where each rank of a ring is.
+    let hosts = env::var_os("MLX_HOSTFILE").filter(|_| backend == Backend::Ring);
+    let hosts = hosts.map(|file| ranks_of_ring(file.as_ref())).transpose()?;
     let rank_info = rank_info(backend, hosts.as_ref().map(Vec::len), |name| env::var_os(name))?;
     if rank_info.is_some_and(|rank_info| rank_info.size == 1) {
         return Ok(None);
@@ -45,10 +47,7 @@ pub(crate) fn join(backend: Backend, options: &GroupOptions) -> Result<Option<Me
         (Place::At(place), Some(rank_info)) => Some(Watch::at(place, job(), rank_info, limits)?),
         _ => None,
     };
-    let is_early = early.is_some();
-    if let Some(early) = early {
-        drop(watch.set(early));
-    }
+    let is_early = early.is_some_and(|early| watch.set(early).is_ok());
     // The ring's last rank connects first, and waits for a whole second where rank 0 does not listen yet.
     if is_early && backend == Backend::Ring && rank_info.is_some_and(|rank_info| rank_info.rank + 1 == rank_info.size) {
         thread::sleep(HEAD_START);
@@ -127,12 +126,6 @@ fn rank_info(
         return Err(Error::Group { message: format!("{rank}={at} is not a rank of a group of {size}"), help: STARTED });
     }
     Ok(Some(RankInfo { rank: at, size }))
-}
-
-/// Where each rank of a ring is, as the environment says it.
-fn hosts(backend: Backend) -> Result<Option<Vec<Vec<String>>>> {
-    let file = env::var_os("MLX_HOSTFILE").filter(|_| backend == Backend::Ring);
-    file.map(|file| ranks_of_ring(file.as_ref())).transpose()
 }
 
 /// The number in a variable. MLX's ring reads any other text as 0.

@@ -187,13 +187,13 @@ fn split_over_others(path: &str, over: &Group, group: &Group, help: &str) -> Err
 
 /// Adds the leaves of a value, which may be split itself or have inside what is: an adapter is often beside a split base.
 fn list(path: &str, key: &str, value: &Value, leaves: &mut Vec<Leaf>) -> Result<()> {
-    let add = |leaves: &mut Vec<Leaf>, path: String, key: String, layout, shape: &[i32], over: Option<&Group>| {
+    let leaf = |path: String, key: String, layout, shape: &[i32], over: Option<&Group>| {
         let (shape, over, alike) = (shape.to_vec(), over.cloned(), layout == Layout::Whole);
-        leaves.push(Leaf { path, key, layout, shape, split: None, over, ranks: None, stored: None, alike });
+        Leaf { path, key, layout, shape, split: None, over, ranks: None, stored: None, alike }
     };
     let array = match value {
         Value::Dense(array) => {
-            add(leaves, path.to_owned(), key.to_owned(), Layout::Whole, array.shape(), None);
+            leaves.push(leaf(path.to_owned(), key.to_owned(), Layout::Whole, array.shape(), None));
             return Ok(());
         }
         Value::Implicit(array) => array,
@@ -202,7 +202,7 @@ fn list(path: &str, key: &str, value: &Value, leaves: &mut Vec<Leaf>) -> Result<
         let mut wholes = split.arrays().iter();
         each(&format!("{path}.local"), key, split.local(), &mut |path, key, _| {
             let whole = wholes.next().map_or(&[][..], |whole| &whole.shape);
-            add(leaves, path, key, Layout::Flat, whole, Some(split.group()));
+            leaves.push(leaf(path, key, Layout::Flat, whole, Some(split.group())));
         });
         return Ok(());
     }
@@ -210,16 +210,14 @@ fn list(path: &str, key: &str, value: &Value, leaves: &mut Vec<Leaf>) -> Result<
         let dense = split.part().as_dense().is_some();
         let of = StoredSplit { axis: split.axis(), shape: value.aval()?.shape };
         let mut number = 0;
-        each(&format!("{path}.part"), key, split.part(), &mut |path, leaf, array| {
-            if dense {
-                add(leaves, path, leaf, Layout::Axis(of.axis), &of.shape, Some(split.group()));
+        each(&format!("{path}.part"), key, split.part(), &mut |path, own, array| {
+            leaves.push(if dense {
+                leaf(path, own, Layout::Axis(of.axis), &of.shape, Some(split.group()))
             } else {
-                let (shape, alike) = (array.shape().to_vec(), split.is_shared(number));
-                let (stored, over) = (Some(key.to_owned()), Some(split.group().clone()));
-                let split = Some(of.clone());
-                let (layout, ranks) = (Layout::Own, None);
-                leaves.push(Leaf { path, key: leaf, layout, shape, split, over, ranks, stored, alike });
-            }
+                let (stored, alike) = (Some(key.to_owned()), split.is_shared(number));
+                let whole = leaf(path, own, Layout::Own, array.shape(), Some(split.group()));
+                Leaf { split: Some(of.clone()), stored, alike, ..whole }
+            });
             number += 1;
         });
         return Ok(());

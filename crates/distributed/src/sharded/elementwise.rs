@@ -10,8 +10,7 @@ use super::part::own_beside;
 /// Element by element of each part.
 #[handler(precedence = 3)]
 pub(crate) fn sharded_elementwise(op: &Elementwise, x: &Sharded, rest: &[&Value]) -> Result<Vec<Value>> {
-    let own = Value::from(x.clone());
-    on_parts(op, x, std::iter::once(&own).chain(rest.iter().copied()))
+    on_parts(op, x, &[], rest)
 }
 
 /// As [`sharded_elementwise`](fn@sharded_elementwise), with the split operand second.
@@ -22,31 +21,27 @@ pub(crate) fn sharded_elementwise_second(
     x: &Sharded,
     rest: &[&Value],
 ) -> Result<Vec<Value>> {
-    let own = Value::from(x.clone());
-    on_parts(op, x, [a, &own].into_iter().chain(rest.iter().copied()))
+    on_parts(op, x, &[a], rest)
 }
 
 /// As [`sharded_elementwise`](fn@sharded_elementwise), with the split operand third.
 #[handler(precedence = 1)]
 pub(crate) fn sharded_elementwise_third(op: &Elementwise, a: &Value, b: &Value, x: &Sharded) -> Result<Vec<Value>> {
-    let own = Value::from(x.clone());
-    on_parts(op, x, [a, b, &own].into_iter())
+    on_parts(op, x, &[a, b], &[])
 }
 
 /// What MLX compiled of ops element by element, such as `nn::gelu`, on each part.
 #[handler(precedence = 2)]
 pub(crate) fn sharded_compiled(op: &Graph, x: &Sharded, rest: &[&Value]) -> Result<Vec<Value>> {
     compiled(op)?;
-    let own = Value::from(x.clone());
-    on_parts(op, x, std::iter::once(&own).chain(rest.iter().copied()))
+    on_parts(op, x, &[], rest)
 }
 
 /// As [`sharded_compiled`](fn@sharded_compiled), with the split operand second.
 #[handler(precedence = 1)]
 pub(crate) fn sharded_compiled_second(op: &Graph, a: &Value, x: &Sharded, rest: &[&Value]) -> Result<Vec<Value>> {
     compiled(op)?;
-    let own = Value::from(x.clone());
-    on_parts(op, x, [a, &own].into_iter().chain(rest.iter().copied()))
+    on_parts(op, x, &[a], rest)
 }
 
 fn compiled(op: &Primitive) -> Result<()> {
@@ -56,7 +51,8 @@ fn compiled(op: &Primitive) -> Result<()> {
     Err(Error::decline("parts have no rule for it"))
 }
 
-fn on_parts<'a>(op: &Primitive, x: &Sharded, operands: impl Iterator<Item = &'a Value>) -> Result<Vec<Value>> {
+/// What an op makes of the parts of `x` and of the operands that stand before and behind it.
+fn on_parts(op: &Primitive, x: &Sharded, before: &[&Value], behind: &[&Value]) -> Result<Vec<Value>> {
     let part = |operand: &Value| {
         // Only what MLX compiled has operands of other shapes.
         match operand.aval()?.shape.len() {
@@ -70,7 +66,8 @@ fn on_parts<'a>(op: &Primitive, x: &Sharded, operands: impl Iterator<Item = &'a 
             },
         }
     };
-    let parts = operands.map(part).collect::<Result<Vec<_>>>()?;
+    let own = Value::from(x.clone());
+    let parts = [before, &[&own], behind].concat().into_iter().map(part).collect::<Result<Vec<_>>>()?;
     x.with_all(op.apply(&parts.iter().collect::<Vec<_>>())?, x.axis)
 }
 

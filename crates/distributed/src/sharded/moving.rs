@@ -94,40 +94,34 @@ pub(crate) fn sharded_contiguous(_op: &Contiguous, x: &Sharded) -> Result<Value>
     x.mapped(x.axis, |part| Ok(part.contiguous()?))
 }
 
-/// Where a slice begins, ends and how it steps.
-struct Ranges<'a> {
-    start: &'a [i32],
-    end: &'a [i32],
-    strides: &'a [i32],
-}
-
-impl Ranges<'_> {
-    /// The ranges of the part; declines what cuts the axis that is split, and what runs backwards.
-    fn of_part(&self, x: &Sharded, shape: &[i32]) -> Result<Vec<ArrayIndexOp<'static>>> {
-        let extents = shape.iter().zip(self.strides);
-        let axes = self.start.iter().zip(self.end).zip(extents).enumerate();
-        axes.map(|(axis, ((&start, &end), (&extent, &stride)))| {
-            if axis == x.axis {
-                let whole = x.aval.shape[axis];
-                if (start, extent) != (0, whole) {
-                    return Err(Error::decline("the slice cuts the axis that is split"));
-                }
-                return Ok((0..whole / x.group.size() as i32).index_op());
+/// The ranges of the part, of those that begin, end and step as said; declines what cuts the axis that is split, and what
+/// runs backwards.
+fn ranges_of_part(
+    x: &Sharded,
+    [start, end, strides]: [&[i32]; 3],
+    shape: &[i32],
+) -> Result<Vec<ArrayIndexOp<'static>>> {
+    let axes = start.iter().zip(end).zip(shape.iter().zip(strides)).enumerate();
+    axes.map(|(axis, ((&start, &end), (&extent, &stride)))| {
+        if axis == x.axis {
+            let whole = x.aval.shape[axis];
+            if (start, extent) != (0, whole) {
+                return Err(Error::decline("the slice cuts the axis that is split"));
             }
-            if extent > 0 && (stride < 1 || (end - start + stride - 1) / stride != extent) {
-                return Err(Error::decline("the slice runs backwards"));
-            }
-            Ok((start..end).stride_by(stride).index_op())
-        })
-        .collect()
-    }
+            return Ok((0..whole / x.group.size() as i32).index_op());
+        }
+        if extent > 0 && (stride < 1 || (end - start + stride - 1) / stride != extent) {
+            return Err(Error::decline("the slice runs backwards"));
+        }
+        Ok((start..end).stride_by(stride).index_op())
+    })
+    .collect()
 }
 
 /// The slice of the part.
 #[handler]
 pub(crate) fn sharded_slice(op: &Slice, x: &Sharded, results: &[Aval]) -> Result<Value> {
-    let ranges = Ranges { start: &op.start_indices, end: &op.end_indices, strides: &op.strides };
-    let ranges = ranges.of_part(x, &results[0].shape)?;
+    let ranges = ranges_of_part(x, [&op.start_indices, &op.end_indices, &op.strides], &results[0].shape)?;
     x.mapped(x.axis, |part| Ok(part.try_index(ranges.as_slice())?))
 }
 
@@ -148,10 +142,8 @@ pub(crate) fn sharded_slice_update_of(op: &SliceUpdate, whole: &Value, update: &
 }
 
 fn updated(op: &SliceUpdate, x: &Sharded, whole: &Value, update: &Value, aval: &Aval) -> Result<Value> {
-    let ranges = Ranges { start: &op.start_indices, end: &op.end_indices, strides: &op.strides };
-    let shaped = whole.aval()?;
-    let like = Sharded { aval: shaped, ..x.clone() };
-    let ranges = ranges.of_part(&like, &aval.shape)?;
+    let like = Sharded { aval: whole.aval()?, ..x.clone() };
+    let ranges = ranges_of_part(&like, [&op.start_indices, &op.end_indices, &op.strides], &aval.shape)?;
     let (whole, update) = (x.operand(whole, x.axis)?, x.operand(update, x.axis)?);
     let part = implicit((whole, update), |(mut whole, update)| {
         whole.try_index_mut(ranges.as_slice(), update)?;
@@ -256,22 +248,20 @@ pub(crate) fn sharded_split(op: &Split, x: &Sharded) -> Result<Vec<Value>> {
 /// The joined parts.
 #[handler(precedence = 2)]
 pub(crate) fn sharded_concatenate(op: &Concatenate, x: &Sharded, rest: &[&Value]) -> Result<Value> {
-    let own = Value::from(x.clone());
-    joined(op, x, std::iter::once(&own).chain(rest.iter().copied()))
+    joined(op, x, &[&Value::from(x.clone())], rest)
 }
 
 /// As [`sharded_concatenate`](fn@sharded_concatenate) behind an array that was replicated, such as an empty cache.
 #[handler(precedence = 1)]
 pub(crate) fn sharded_concatenate_behind(op: &Concatenate, a: &Array, x: &Sharded, rest: &[&Value]) -> Result<Value> {
-    let (a, own) = (Value::from(a), Value::from(x.clone()));
-    joined(op, x, [&a, &own].into_iter().chain(rest.iter().copied()))
+    joined(op, x, &[&Value::from(a), &Value::from(x.clone())], rest)
 }
 
-fn joined<'a>(op: &Concatenate, x: &Sharded, all: impl Iterator<Item = &'a Value>) -> Result<Value> {
+fn joined(op: &Concatenate, x: &Sharded, first: &[&Value], rest: &[&Value]) -> Result<Value> {
     if op.axis as usize == x.axis {
         return Err(Error::decline("arrays are joined along the axis that is split"));
     }
-    let parts = all.map(|value| x.operand(value, x.axis)).collect::<Result<Vec<_>>>()?;
+    let parts = first.iter().chain(rest).map(|value| x.operand(value, x.axis)).collect::<Result<Vec<_>>>()?;
     x.with(implicit(parts, |parts| ops::concatenate(&parts, op.axis))?, x.axis)
 }
 

@@ -141,8 +141,12 @@ impl Rounds {
     /// Rank 0 to all others.
     fn tell(&mut self, frame: &Frame) {
         if self.rank_info.rank == 0 {
-            self.links.values_mut().for_each(|link| link.send(frame));
+            self.send(frame);
         }
+    }
+
+    fn send(&mut self, frame: &Frame) {
+        self.links.values_mut().for_each(|link| link.send(frame));
     }
 
     fn find_silence(&mut self) {
@@ -166,8 +170,7 @@ impl Rounds {
         }
         // The others are told before this rank knows, which may be its end.
         if self.rank_info.rank == 0 || matches!(verdict, Verdict::Disagreement { .. }) {
-            let ended = Frame::Ended(verdict.clone());
-            self.links.values_mut().for_each(|link| link.send(&ended));
+            self.send(&Frame::Ended(verdict.clone()));
         }
         self.shared.conclude(verdict);
     }
@@ -179,9 +182,7 @@ impl Rounds {
             if self.rank_info.rank == 0 {
                 self.collect(0, number, collectives);
             } else {
-                self.links.values_mut().for_each(|link| {
-                    link.send(&Frame::Plan { number, collectives: collectives.clone() });
-                });
+                self.send(&Frame::Plan { number, collectives });
             }
         }
     }
@@ -213,7 +214,7 @@ impl Rounds {
         let (doing, begun) = (state.doing(), state.history.tail());
         drop(state);
         self.heard[self.rank_info.rank] = (doing.clone(), Instant::now());
-        self.links.values_mut().for_each(|link| link.send(&Frame::Beat { doing: doing.clone(), begun: begun.clone() }));
+        self.send(&Frame::Beat { doing, begun });
         self.tell_of_parts();
         for ((rank, part), begun) in std::mem::take(&mut self.ahead) {
             self.compare(rank, part, begun);
@@ -294,11 +295,9 @@ impl Rounds {
         let rank = self.rank_info.rank;
         if !over {
             let begun = self.shared.lock().history.tail();
-            for link in self.links.values_mut() {
-                link.send(&Frame::Beat { doing: None, begun: begun.clone() });
-            }
+            self.send(&Frame::Beat { doing: None, begun });
             self.tell_of_parts();
-            self.links.values_mut().for_each(|link| link.send(&Frame::Left { rank }));
+            self.send(&Frame::Left { rank });
         }
         self.links.values_mut().for_each(Link::say_no_more);
         let until = Instant::now() + FAREWELL;
