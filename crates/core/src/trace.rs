@@ -225,7 +225,13 @@ impl Interpreter {
         dispatch::dispatch(self, lookup, outcome)?;
         if outcome.taker.is_none() {
             self.rewire(node);
-            self.plan_replaced();
+            // What stands in the place of operands of this node, after the edges of all.
+            for (operand, value) in self.memory.replaced.drain(..) {
+                if let Value::Dense(array) = value {
+                    let kept = self.tape.keep(array);
+                    self.tape.plan(self.node, operand, kept);
+                }
+            }
             return Ok(());
         }
         self.memory.replaced.clear();
@@ -263,16 +269,6 @@ impl Interpreter {
             }
             if let Some(kept) = layers.kept {
                 tape.plan(node, operand, kept);
-            }
-        }
-    }
-
-    /// Plans the edges to what stands in the place of operands of the node at hand, after those of all.
-    fn plan_replaced(&mut self) {
-        for (operand, value) in self.memory.replaced.drain(..) {
-            if let Value::Dense(array) = value {
-                let kept = self.tape.keep(array);
-                self.tape.plan(self.node, operand, kept);
             }
         }
     }

@@ -49,7 +49,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
     let tensors = Tensors::open(path)?;
     let mut parameters = Parameters::new();
     let mut prefixes = BTreeSet::new();
-    for name in names(&tensors)? {
+    for name in of_metadata::<Vec<String>>(&tensors, "tensor_names", "tensor_names")? {
         let subclass: Subclass = of_metadata(&tensors, &name, &name)?;
         if subclass.kind == "Tensor" {
             continue;
@@ -108,10 +108,6 @@ impl Default for BlockSize {
 }
 
 const HELP: &str = "the tensors and the file's metadata do not fit: write the file again";
-
-fn names(tensors: &Tensors) -> Result<Vec<String>> {
-    of_metadata(tensors, "tensor_names", "tensor_names")
-}
 
 /// An entry of the metadata, which is JSON.
 fn of_metadata<T: DeserializeOwned>(tensors: &Tensors, entry: &str, key: &str) -> Result<T> {

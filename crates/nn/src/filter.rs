@@ -1,6 +1,7 @@
 //! Which leaves of a model are meant: to train, to save.
 
 use std::borrow::Cow;
+use std::mem::discriminant;
 
 use tacit_arrays::{Adapter, Packed, Prepared, Ste, TrainedCodes};
 use tacit_core::{Aval, ChildName, ImplicitArray};
@@ -66,7 +67,9 @@ impl ParameterFilter {
         match self {
             Self::Paths(_) => Vec::new(),
             Self::AnyOf(parts) => parts.iter().flat_map(Self::whole).collect(),
-            part => PARTS.iter().filter(|(_, own)| same(own, part)).map(|(name, _)| *name).collect(),
+            part => {
+                PARTS.iter().filter(|(_, own)| discriminant(own) == discriminant(part)).map(|(name, _)| *name).collect()
+            }
         }
     }
 
@@ -96,10 +99,6 @@ static PARTS: [(&str, ParameterFilter); 5] = [
     ("scales", ParameterFilter::Scales),
     ("masters", ParameterFilter::Masters),
 ];
-
-fn same(a: &ParameterFilter, b: &ParameterFilter) -> bool {
-    std::mem::discriminant(a) == std::mem::discriminant(b)
-}
 
 /// What is trained where nothing is said: dense parameters, adapters and masters.
 ///

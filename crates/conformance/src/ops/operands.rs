@@ -96,8 +96,8 @@ impl Draw {
 
     /// A symmetric positive definite matrix of the given order, with distinct eigenvalues.
     pub(super) fn spd(&mut self, order: &[i32]) -> Array {
-        let half = self.entries(order[0]);
         let n = order[0] as usize;
+        let half: Vec<f32> = (0..n * n).map(|i| self.entry(i / n, i % n)).collect();
         self.matrix(order[0], |_, row, column| half[row * n + column] + half[column * n + row])
     }
 
@@ -146,11 +146,6 @@ impl Draw {
     fn entry(&mut self, row: usize, column: usize) -> f32 {
         let value = 0.3 * self.signed_fraction();
         if row == column { value + 1.0 + row as f32 } else { value }
-    }
-
-    fn entries(&mut self, order: i32) -> Vec<f32> {
-        let n = order as usize;
-        (0..n * n).map(|i| self.entry(i / n, i % n)).collect()
     }
 
     fn matrix(&mut self, order: i32, mut entry: impl FnMut(&mut Self, usize, usize) -> f32) -> Array {

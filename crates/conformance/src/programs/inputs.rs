@@ -59,7 +59,8 @@ impl Input {
         let mut rng = Rng::new(self.seed.wrapping_mul(31).wrapping_add(salt));
         let dtype = self.aval.dtype;
         let size: i32 = shape.iter().product();
-        let (float, signed) = (dtype.is_inexact(), is_signed(dtype));
+        let float = dtype.is_inexact();
+        let signed = !matches!(dtype, Dtype::Bool | Dtype::Uint8 | Dtype::Uint16 | Dtype::Uint32 | Dtype::Uint64);
         let equal = rng.normal();
         let number = |rng: &mut Rng| -> f32 {
             let number = match self.fill {
@@ -113,10 +114,6 @@ fn at_the_edges(array: &Array, dtype: Dtype) -> Result<Array, Exception> {
     let finite = ops::select(&array.abs()?.ge(number(f32::MAX))?, ops::sign(array)?.multiply(number(largest))?, array)?;
     let edged = ops::select(&ops::is_inf(array)?, array, &finite)?;
     ops::select(&edged.eq(number(f32::MIN_POSITIVE))?, number(smallest), &edged)?.as_dtype(dtype)
-}
-
-fn is_signed(dtype: Dtype) -> bool {
-    !matches!(dtype, Dtype::Bool | Dtype::Uint8 | Dtype::Uint16 | Dtype::Uint32 | Dtype::Uint64)
 }
 
 /// A truth that takes a while where it is to be in flight.

@@ -43,20 +43,14 @@ const DOWNWARD: u64 = 4;
 /// graph that was rewritten last; nothing where there was none.
 pub(crate) fn armed<R>(seed: u64, f: impl FnOnce() -> R) -> (R, Vec<Class>) {
     CLASSES.take();
-    let _armed = Armed::with(seed);
+    ARMED.set(Some(seed));
+    let _armed = Armed;
     let result = f();
     (result, CLASSES.take())
 }
 
 /// The pass errs while this lives: also a function that panics leaves it as it was.
 struct Armed;
-
-impl Armed {
-    fn with(seed: u64) -> Self {
-        ARMED.set(Some(seed));
-        Self
-    }
-}
 
 impl Drop for Armed {
     fn drop(&mut self) {

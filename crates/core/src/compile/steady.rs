@@ -67,7 +67,12 @@ impl Steady {
                 let arrays = matched.arrays.get(shown.listed..shown.listed + part.arrays.1).unwrap_or_default();
                 let arrays: Vec<&Array> = arrays.iter().map(Listed::array).collect();
                 match program.know(part.arrays.0, &arrays)? {
-                    Some(known) => self.learn(shown, part, Arc::new(known)),
+                    Some(known) => {
+                        let known = Arc::new(known);
+                        self.known.push((part, Arc::downgrade(&known)));
+                        self.known.sort_by_key(|(part, _)| part.arrays);
+                        shown.stamp.keep(&self.owner, known);
+                    }
                     None => self.refused.push(part),
                 }
             }
@@ -76,11 +81,5 @@ impl Steady {
         self.refused.retain(|part| seen.contains(part));
         self.seen = seen;
         Ok(())
-    }
-
-    fn learn(&mut self, shown: &Shown<'_>, part: Part, known: Arc<KnownInputs>) {
-        self.known.push((part, Arc::downgrade(&known)));
-        self.known.sort_by_key(|(part, _)| part.arrays);
-        shown.stamp.keep(&self.owner, known);
     }
 }

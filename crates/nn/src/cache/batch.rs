@@ -96,7 +96,16 @@ impl KvCache {
                     "merge caches of one shape, dtype, format and window",
                 ));
             }
-            cache.whole_prompt()?;
+            if cache.written.padded > cache.len() {
+                return Err(Error::invalid(
+                    format!(
+                        "the padded prompt goes on to token {}, and there are {}",
+                        cache.written.padded,
+                        cache.len()
+                    ),
+                    "write the whole prompt first",
+                ));
+            }
         }
         let sinks = first.window.bounds().map_or(0, |(_, sinks)| sinks);
         let differ = caches.iter().any(|cache| cache.len() != first.len());
@@ -121,7 +130,9 @@ impl KvCache {
         let buffer = |of: &dyn Fn(&Self) -> &Store| -> Result<Store> {
             let store = of(first);
             if capacity == 0 {
-                return store.of_batch(batch);
+                let aval = store.aval()?;
+                let [_, heads, _, width] = four(&aval)?;
+                return Ok(store.with(ops::zeros_dtype(&[batch, heads, 0, width], aval.dtype)?.into()));
             }
             let part = |(cache, &shift): (&Self, &i32)| of(cache).arranged(&cache.written.moved(slots, shift));
             let parts = caches.iter().zip(&shifts).map(part).collect::<Result<Vec<Value>>>()?;
@@ -191,23 +202,5 @@ impl KvCache {
     /// MLX has no memory left.
     pub fn split(&self) -> Result<Vec<Self>> {
         (0..self.batch()).map(|row| self.filter(&[row])).collect()
-    }
-
-    fn whole_prompt(&self) -> Result<()> {
-        if self.written.padded > self.len() {
-            return Err(Error::invalid(
-                format!("the padded prompt goes on to token {}, and there are {}", self.written.padded, self.len()),
-                "write the whole prompt first",
-            ));
-        }
-        Ok(())
-    }
-}
-
-impl Store {
-    /// Nothing of a batch of so many sequences.
-    fn of_batch(&self, batch: i32) -> Result<Store> {
-        let [_, heads, _, width] = four(&self.aval()?)?;
-        Ok(self.with(ops::zeros_dtype(&[batch, heads, 0, width], self.aval()?.dtype)?.into()))
     }
 }

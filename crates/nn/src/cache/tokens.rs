@@ -59,7 +59,10 @@ impl KvCache {
             return Ok(self);
         }
         let slots = Slots { capacity: count, window: self.window };
-        let runs = slots.rolled(len, sinks);
+        // In their order, the last of `len`.
+        let own = |token: i32| if token < sinks { token } else { token - (len - count) };
+        let run = |token: i32| Run::Kept(own(token), own(token) + 1);
+        let runs = (0..count).filter_map(|slot| slots.token(slot, len)).map(run).fold(Vec::new(), Run::pushed);
         let placed = |store: &Store, tokens: Value| Ok::<_, Error>(store.with(store.with(tokens).arranged(&runs)?));
         (self.keys, self.values) = (placed(&self.keys, keys)?, placed(&self.values, values)?);
         // It ends where the prompt was said to end.
@@ -117,16 +120,5 @@ impl Store {
                 "say by `KvCache::stored` what the cache holds",
             )),
         }
-    }
-}
-
-impl Slots {
-    /// The runs of tokens in their order, the last of `total`, that make these slots.
-    fn rolled(self, total: i32, sinks: i32) -> Vec<Run> {
-        let own = |token: i32| if token < sinks { token } else { token - (total - self.capacity) };
-        let runs = (0..self.capacity)
-            .filter_map(|slot| self.token(slot, total))
-            .map(|token| Run::Kept(own(token), own(token) + 1));
-        runs.fold(Vec::new(), Run::pushed)
     }
 }

@@ -121,7 +121,13 @@ impl Written {
             ));
         }
         self.step += tokens;
-        self.forget();
+        // What no slot holds any more.
+        if let Some((_, sinks)) = self.slots.window.bounds() {
+            let first = self.total() - (self.slots.capacity - sinks);
+            if first > sinks {
+                self.oldest = self.oldest.max(first);
+            }
+        }
         Ok(())
     }
 
@@ -154,16 +160,6 @@ impl Written {
         // A step that leaves it is refused: its replays would take away what they did not write.
         (self.before, self.step, self.cache) = (left, 0, number());
         Ok(())
-    }
-
-    /// What no slot holds any more.
-    fn forget(&mut self) {
-        if let Some((_, sinks)) = self.slots.window.bounds() {
-            let first = self.total() - (self.slots.capacity - sinks);
-            if first > sinks {
-                self.oldest = self.oldest.max(first);
-            }
-        }
     }
 }
 

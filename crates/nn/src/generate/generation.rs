@@ -139,12 +139,6 @@ impl<'a> Generation<'a> {
         }
         self.clock.read(self.queue.len() - before, &mut self.stats);
     }
-
-    fn fail(&mut self, error: Error) -> Option<Result<Token>> {
-        self.ended = true;
-        self.engine.fail();
-        Some(Err(error))
-    }
 }
 
 impl Sequence {
@@ -188,7 +182,11 @@ impl Iterator for Generation<'_> {
             };
             match self.engine.advance(room, &open, &mut self.stats) {
                 Ok(rows) => self.take(rows),
-                Err(error) => return self.fail(error),
+                Err(error) => {
+                    self.ended = true;
+                    self.engine.fail();
+                    return Some(Err(error));
+                }
             }
         }
     }

@@ -65,7 +65,8 @@ impl<M: ModuleParameters> Model<M> {
         let (paths, arrays): (Vec<String>, Vec<Array>) =
             state.model.trainable(&filter).into_iter().map(|(path, array)| (path, array.clone())).unzip();
         if paths.is_empty() {
-            return Err(state.model.nothing_to_train(&filter));
+            let all = state.model.trainable(&ParameterFilter::All).into_iter().map(|(path, _)| path);
+            return Err(Error::invalid(format!("the model has no float leaf to train in {filter:?}"), listed(all)));
         }
         state.model.tell_of_shared(&paths);
         let mut call = Some((f, args));
@@ -106,11 +107,6 @@ impl<M: ModuleParameters> Model<M> {
                  dropped",
             )),
         }
-    }
-
-    fn nothing_to_train(&self, only: &ParameterFilter) -> Error {
-        let paths = self.trainable(&ParameterFilter::All).into_iter().map(|(path, _)| path);
-        Error::invalid(format!("the model has no float leaf to train in {only:?}"), listed(paths))
     }
 
     /// Puts leaves back where the arrays with these ids, which were lent, still are.

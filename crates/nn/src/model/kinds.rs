@@ -241,8 +241,13 @@ impl<M: ModuleParameters> Model<M> {
     /// Refuses a leaf that is of another kind among `own`, which are all of the model.
     fn refuse_differing(&self, kinds: &LeafKinds, own: &LeafKinds) -> Result<()> {
         let differing = kinds.leaves.iter().find_map(|(path, saved)| {
-            let own = own.leaves.get(&self.own_leaf(path)).filter(|own| !agree(saved.as_ref(), own.as_ref()))?;
-            Some((path, saved, own))
+            let own = own.leaves.get(&self.own_leaf(path))?;
+            let agree = match (saved, own) {
+                (Some(saved), Some(own)) => saved.agrees(own),
+                // A dense parameter is of none.
+                (saved, own) => saved.is_none() && own.is_none(),
+            };
+            (!agree).then_some((path, saved, own))
         });
         let Some((path, saved, own)) = differing else { return Ok(()) };
         let shown = |kind: &Option<LeafKind>| kind.as_ref().map_or("dense".to_owned(), LeafKind::to_string);
@@ -268,14 +273,6 @@ impl<M: ModuleParameters> Model<M> {
         let some =
             |part: &&ParameterFilter| self.lasting_leaves(part).iter().any(|(path, _)| given.contains(path.as_str()));
         parts.iter().filter(some).flat_map(ParameterFilter::whole).collect()
-    }
-}
-
-/// Whether leaves of both kinds mean the same; a dense parameter is of none.
-fn agree(saved: Option<&LeafKind>, own: Option<&LeafKind>) -> bool {
-    match (saved, own) {
-        (Some(saved), Some(own)) => saved.agrees(own),
-        (saved, own) => saved.is_none() && own.is_none(),
     }
 }
 

@@ -264,7 +264,12 @@ impl<M: ModuleParameters> Model<M> {
         let (mut report, mut made) = (self.report.clone(), Parameters::new());
         let values = self.values()?;
         if let Some((path, _)) = values.iter().find(|(_, value)| is_off(value)) {
-            return Err(switched_off(path));
+            return Err(Error::invalid(
+                format!(
+                    "the parameter {path} is prepared, but its quantization is off: stored, it would compute something else"
+                ),
+                "switch it on with `Model::switch_quantization(true)`, and see what the model computes then",
+            ));
         }
         for (path, value) in values {
             let (mut of, mut format) = (None, String::new());
@@ -409,15 +414,6 @@ fn is_off(value: &Value) -> bool {
     let Value::Implicit(array) = value else { return false };
     let own = value.downcast::<Prepared>().is_some_and(|prepared| !prepared.is_on());
     own || array.children().iter().any(|(_, child)| is_off(child))
-}
-
-fn switched_off(path: &str) -> Error {
-    Error::invalid(
-        format!(
-            "the parameter {path} is prepared, but its quantization is off: stored, it would compute something else"
-        ),
-        "switch it on with `Model::switch_quantization(true)`, and see what the model computes then",
-    )
 }
 
 const NOTHING_PREPARED: &str = "no parameter of the model is prepared";
