@@ -52,13 +52,8 @@ impl Files {
         if path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(INDEX)) {
             return Self::of_index(path, current);
         }
-        Ok(Self {
-            path: path.to_owned(),
-            parts: vec![path.to_owned()],
-            index: None,
-            metadata: BTreeMap::new(),
-            current,
-        })
+        let parts = vec![path.to_owned()];
+        Ok(Self { path: path.to_owned(), parts, index: None, metadata: BTreeMap::new(), current })
     }
 
     fn of_index(path: &Path, current: Current) -> Result<Self> {
@@ -101,7 +96,9 @@ fn within(folder: &Path, name: &str, current: &Current) -> Result<PathBuf, Strin
     let real = |path: &Path| fs::canonicalize(path).map_err(|error| format!("its file {name:?} is not there: {error}"));
     let (target, folder) =
         (real(&current.path(&file))?, real(if folder.as_os_str().is_empty() { Path::new(".") } else { folder })?);
-    if target.starts_with(&folder) || cached(&folder).is_some_and(|blobs| target.starts_with(blobs)) {
+    // The files of a snapshot in Hugging Face's cache really are in `blobs`, beside `snapshots`.
+    let cache = folder.parent().filter(|parent| parent.ends_with("snapshots")).and_then(Path::parent);
+    if target.starts_with(&folder) || cache.is_some_and(|cache| target.starts_with(cache.join("blobs"))) {
         Ok(file)
     } else {
         Err(format!("its file {name:?} is a link out of the folder of the index"))
@@ -113,12 +110,6 @@ pub(crate) fn named(index: &Path) -> Option<BTreeSet<String>> {
     let text = fs::read(current(index).ok()?).ok()?;
     let index: Index = serde_json::from_slice(&text).ok()?;
     Some(index.weight_map.0.into_values().collect())
-}
-
-/// Where the files of a snapshot in Hugging Face's cache really are: `blobs` beside `snapshots`.
-fn cached(folder: &Path) -> Option<PathBuf> {
-    let snapshots = folder.parent().filter(|parent| parent.ends_with("snapshots"))?;
-    Some(snapshots.parent()?.join("blobs"))
 }
 
 /// The file or the index of a folder: the one that Hugging Face's libraries take, or the only one.

@@ -369,11 +369,8 @@ impl<'de> Visitor<'de> for JsonVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Json, A::Error> {
-        let mut values = Vec::new();
-        while let Some(value) = list.next_element()? {
-            values.push(value);
-        }
-        Ok(Json::List(values))
+        let values = std::iter::from_fn(|| list.next_element().transpose());
+        values.collect::<Result<Vec<Json>, _>>().map(Json::List)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Json, A::Error> {

@@ -160,7 +160,7 @@ fn adapted(path: &str, base: Value, config: &LoraConfig) -> Result<Value> {
         }
     };
     let bound = 1.0 / (inputs.max(1) as f32).sqrt();
-    let key = own_key(seed_of(config.seed, path))?;
+    let key = random::key(seed_of(config.seed, path))?;
     let a = random::uniform::<_, f32>(-bound, bound, &[rank, seen], Some(&key))?;
     let b = ops::zeros::<f32>(&[outputs, rank])?;
     let sum: Value = match config.method {
@@ -210,7 +210,7 @@ fn dropping(path: &str, value: &Value, key: Option<&Array>, around: Around<'_>) 
             ));
         }
         // Each adapter has its own part of the key, whichever others there are.
-        let key = key.map(|key| Ok::<_, Error>(key.add(own_key(seed_of(0, path))?)?)).transpose()?;
+        let key = key.map(|key| Ok::<_, Error>(key.add(random::key(seed_of(0, path))?)?)).transpose()?;
         own = Some(adapter.with_key(key)?.into());
     }
     let Value::Implicit(array) = own.as_ref().unwrap_or(value) else { return Ok(None) };
@@ -221,10 +221,6 @@ fn dropping(path: &str, value: &Value, key: Option<&Array>, around: Around<'_>) 
         dropping(&format!("{path}.{name}"), child, key, around)
     })?;
     Ok(made.or(own))
-}
-
-fn own_key(seed: u64) -> Result<Array> {
-    Ok(random::key(seed)?)
 }
 
 /// A seed for each path: the 64-bit hash of Fowler, Noll and Vo, from the seed on.

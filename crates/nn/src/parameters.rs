@@ -184,16 +184,12 @@ where
 {
     let none = Replacements { places, values: Vec::new(), ties: Vec::new() };
     let mut lent = Lent::new(module, &none, Vec::new())?;
-    match guarded(|| f(&mut *lent.module).map_err(Into::into)) {
-        Ok(results) => {
-            lent.own = None;
-            Ok(results)
-        }
-        Err(error) => {
-            drop(lent);
-            Err(given_back(module, places, error))
-        }
+    let ran = guarded(|| f(&mut *lent.module).map_err(Into::into));
+    if ran.is_ok() {
+        lent.own = None;
     }
+    drop(lent);
+    ran.map_err(|error| given_back(module, places, error))
 }
 
 /// Why a function failed, and what of the module's parameters could not be given back.

@@ -28,34 +28,22 @@ const WRITTEN: [(&str, &str); 2] = [
 ];
 
 const ALL: &[PreTokenizer] = &[
+    plain(&["default"], &[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"]),
     PreTokenizer {
-        names: &["default"],
-        patterns: &[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"],
-        whole_words: false,
-        begins: false,
-    },
-    PreTokenizer {
-        names: &["llama-bpe", "llama3", "llama-v3", "falcon3"],
-        patterns: &[LLAMA3],
         whole_words: true,
         begins: true,
+        ..plain(&["llama-bpe", "llama3", "llama-v3", "falcon3"], &[LLAMA3])
     },
-    PreTokenizer { names: &["dbrx", "smaug-bpe"], patterns: &[LLAMA3], whole_words: false, begins: false },
-    PreTokenizer {
-        names: &["qwen2", "deepseek-r1-qwen", "stablelm2", "megrez"],
-        patterns: &[QWEN2],
-        whole_words: false,
-        begins: false,
-    },
-    PreTokenizer { names: &["gpt-2", "phi-2", "mpt", "olmo"], patterns: &[GPT2], whole_words: false, begins: false },
-    PreTokenizer {
-        names: &["smollm", "starcoder", "refact", "command-r"],
-        patterns: &[r"\p{N}", GPT2],
-        whole_words: false,
-        begins: false,
-    },
-    PreTokenizer { names: &["tekken"], patterns: &[TEKKEN], whole_words: true, begins: true },
+    plain(&["dbrx", "smaug-bpe"], &[LLAMA3]),
+    plain(&["qwen2", "deepseek-r1-qwen", "stablelm2", "megrez"], &[QWEN2]),
+    plain(&["gpt-2", "phi-2", "mpt", "olmo"], &[GPT2]),
+    plain(&["smollm", "starcoder", "refact", "command-r"], &[r"\p{N}", GPT2]),
+    PreTokenizer { whole_words: true, begins: true, ..plain(&["tekken"], &[TEKKEN]) },
 ];
+
+const fn plain(names: &'static [&'static str], patterns: &'static [&'static str]) -> PreTokenizer {
+    PreTokenizer { names, patterns, whole_words: false, begins: false }
+}
 
 impl PreTokenizer {
     pub(super) fn named(name: &str) -> Option<&'static Self> {

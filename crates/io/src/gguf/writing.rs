@@ -269,7 +269,7 @@ impl Plan<'_> {
             && let Some(encoded) = Encoded::of_type(value, kind)?
         {
             self.quantized += 1;
-            self.push(name.to_owned(), encoded, rows);
+            self.add(name.to_owned(), encoded, rows);
             return Ok(());
         }
         let Some(encoded) = exact else {
@@ -284,22 +284,19 @@ impl Plan<'_> {
             };
             return Err(self.wrong(name, reason, &help));
         };
-        self.push(name.to_owned(), encoded, rows);
+        self.add(name.to_owned(), encoded, rows);
         Ok(())
     }
 
     fn exact(&mut self, name: String, value: &Value, rows: Option<Vec<u32>>) -> Result<()> {
         if let Some(encoded) = Encoded::exact(value)? {
-            self.push(name, encoded, rows);
+            self.add(name, encoded, rows);
         }
         Ok(())
     }
 
-    fn push(&mut self, name: String, encoded: Encoded, rows: Option<Vec<u32>>) {
-        self.add(name, Rc::new(encoded), rows);
-    }
-
-    fn add(&mut self, name: String, encoded: Rc<Encoded>, rows: Option<Vec<u32>>) {
+    fn add(&mut self, name: String, encoded: impl Into<Rc<Encoded>>, rows: Option<Vec<u32>>) {
+        let encoded = encoded.into();
         let mut shape = encoded.shape.clone();
         if let (Some(first), Some(rows)) = (shape.first_mut(), &rows) {
             *first = rows.len() as i32;

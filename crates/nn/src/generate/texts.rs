@@ -131,16 +131,10 @@ impl<D: Detokenizer> Iterator for Texts<'_, D> {
             }
             Ok(made)
         };
-        let text = match read() {
-            Ok(text) => text,
-            Err(error) => {
-                self.tokens.stop(token.sequence);
-                return Some(Err(error));
-            }
-        };
-        if finish.is_some() {
+        let text = read();
+        if text.is_err() || finish.is_some() {
             self.tokens.stop(token.sequence);
         }
-        Some(Ok(Piece { sequence: token.sequence, token: token.id, text, finish }))
+        Some(text.map(|text| Piece { sequence: token.sequence, token: token.id, text, finish }))
     }
 }
