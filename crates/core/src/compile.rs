@@ -72,12 +72,7 @@ use crate::{Error, Result, Tree, Value, trace};
 ///
 /// Each call fails where `f` fails, and as for [`implicit`](crate::implicit()).
 #[track_caller]
-pub fn compile<'f, A, O, E>(f: impl FnMut(A) -> Result<O, E> + 'f) -> Compiled<'f, A, O>
-where
-    A: Tree,
-    O: Tree,
-    E: Into<Error>,
-{
+pub fn compile<'f, A: Tree, O: Tree, E: Into<Error>>(f: impl FnMut(A) -> Result<O, E> + 'f) -> Compiled<'f, A, O> {
     compile_with(CompileOptions::default(), f)
 }
 
@@ -88,15 +83,10 @@ where
 /// Each call fails as for [`compile`], and where the options forbid what the function does: a captured array under
 /// [`Constants::Deny`], or a shape in the graph of a shapeless function.
 #[track_caller]
-pub fn compile_with<'f, A, O, E>(
+pub fn compile_with<'f, A: Tree, O: Tree, E: Into<Error>>(
     options: CompileOptions,
     mut f: impl FnMut(A) -> Result<O, E> + 'f,
-) -> Compiled<'f, A, O>
-where
-    A: Tree,
-    O: Tree,
-    E: Into<Error>,
-{
+) -> Compiled<'f, A, O> {
     Compiled(compile_with_state(options, move |(): &mut (), args| f(args)))
 }
 
@@ -128,16 +118,10 @@ where
 ///
 /// Each call fails as for [`compile_with`], and where the state cannot take what the function left in it.
 #[track_caller]
-pub fn compile_with_state<'f, S, A, O, E>(
+pub fn compile_with_state<'f, S: Tree, A: Tree, O: Tree, E: Into<Error>>(
     options: CompileOptions,
     mut f: impl FnMut(&mut S, A) -> Result<O, E> + 'f,
-) -> CompiledWithState<'f, S, A, O>
-where
-    S: Tree,
-    A: Tree,
-    O: Tree,
-    E: Into<Error>,
-{
+) -> CompiledWithState<'f, S, A, O> {
     CompiledWithState {
         engine: Engine::new(options),
         f: Box::new(move |state, args| f(state, args).map_err(Into::into)),

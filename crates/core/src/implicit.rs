@@ -29,12 +29,10 @@ use crate::{Argument, Error, Explanation, Result, Tree, Value, trace};
 ///
 /// `f` fails, evaluates an array of the trace, or keeps one that is implicit or that its results do not depend on; handlers
 /// are ambiguous or give a wrong aval; the policy or a type forbids a materialization.
-pub fn implicit<A, O, E>(args: A, f: impl FnOnce(A::Arrays) -> Result<O, E>) -> Result<O::With<Value>>
-where
-    A: Arguments,
-    O: Tree,
-    E: Into<Error>,
-{
+pub fn implicit<A: Arguments, O: Tree, E: Into<Error>>(
+    args: A,
+    f: impl FnOnce(A::Arrays) -> Result<O, E>,
+) -> Result<O::With<Value>> {
     let given = Values::from_arguments(&args)?;
     drop(args);
     given.run(f)?.into_tree()
@@ -65,17 +63,11 @@ where
 /// # Errors
 ///
 /// As for [`implicit`]; or the function puts an implicit array of its own into the state, in place of a plain one.
-pub fn implicit_with_state<S, A, O, E>(
+pub fn implicit_with_state<S: Tree, A: Arguments, O: Tree, E: Into<Error>>(
     state: &mut S,
     args: A,
     f: impl FnOnce(&mut S, A::Arrays) -> Result<O, E>,
-) -> Result<O::With<Value>>
-where
-    S: Tree,
-    A: Arguments,
-    O: Tree,
-    E: Into<Error>,
-{
+) -> Result<O::With<Value>> {
     let given = Values::from_arguments(&args)?;
     drop(args);
     let own = Values::from_arguments(&*state)?;
@@ -126,12 +118,10 @@ where
 /// # Errors
 ///
 /// As for [`implicit`].
-pub fn explain<A, O, E>(args: A, f: impl FnOnce(A::Arrays) -> Result<O, E>) -> Result<Explanation>
-where
-    A: Arguments,
-    O: Tree,
-    E: Into<Error>,
-{
+pub fn explain<A: Arguments, O: Tree, E: Into<Error>>(
+    args: A,
+    f: impl FnOnce(A::Arrays) -> Result<O, E>,
+) -> Result<Explanation> {
     let given = Values::from_arguments(&args)?;
     drop(args);
     Values::explained(&given.values, |arrays| f(given.with(arrays)?).map_err(Into::into))

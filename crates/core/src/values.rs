@@ -31,12 +31,7 @@ impl Values {
     }
 
     /// Runs `f` on them, with every primitive on an implicit one intercepted.
-    pub(crate) fn run<A, O, E>(&self, f: impl FnOnce(A) -> Result<O, E>) -> Result<Self>
-    where
-        A: Tree,
-        O: Tree,
-        E: Into<Error>,
-    {
+    pub(crate) fn run<A: Tree, O: Tree, E: Into<Error>>(&self, f: impl FnOnce(A) -> Result<O, E>) -> Result<Self> {
         Self::traced(&self.values, |arrays| f(self.with(arrays)?).map_err(Into::into))
     }
 

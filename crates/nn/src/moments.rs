@@ -139,11 +139,9 @@ impl<O> OptimizerState for Moments<O> {
     }
 
     /// Arrays alone do not say what they are the parts of.
-    fn unflatten<I, K>(input: I) -> Result<Self, UnflattenError>
-    where
-        I: IntoIterator<Item = (K, Array)>,
-        K: Ord + AsRef<str> + Into<Rc<str>>,
-    {
+    fn unflatten<I: IntoIterator<Item = (K, Array)>, K: Ord + AsRef<str> + Into<Rc<str>>>(
+        input: I,
+    ) -> Result<Self, UnflattenError> {
         if input.into_iter().next().is_some() { Err(UnflattenError::InvalidKey) } else { Ok(Self::default()) }
     }
 

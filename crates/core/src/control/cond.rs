@@ -32,18 +32,12 @@ use crate::{Error, Result, Tree, Value, tree};
 ///
 /// The predicate is not one bool, a branch that runs fails, or the predicate is traced and the results differ in
 /// structure, shape or dtype; and as for [`implicit`](crate::implicit()).
-pub fn cond<A, O, E, E2>(
+pub fn cond<A: Arguments, O: Tree, E: Into<Error>, E2: Into<Error>>(
     predicate: &Array,
     operands: A,
     on_true: impl FnOnce(A::Arrays) -> Result<O, E>,
     on_false: impl FnOnce(A::Arrays) -> Result<O, E2>,
-) -> Result<O::With<Value>>
-where
-    A: Arguments,
-    O: Tree,
-    E: Into<Error>,
-    E2: Into<Error>,
-{
+) -> Result<O::With<Value>> {
     let args = Values::from_arguments(&operands)?;
     drop(operands);
     match Predicate::from_array(predicate, "the predicate")? {

@@ -25,15 +25,11 @@ use crate::{Error, Result, Tree, Value};
 /// # Errors
 ///
 /// `body` fails, or gives the carry another structure, shape or dtype; and as for [`implicit`](crate::implicit()).
-pub fn fori_loop<C, E>(
+pub fn fori_loop<C: Arguments, E: Into<Error>>(
     range: Range<i32>,
     init: C,
     mut body: impl FnMut(i32, C::Arrays) -> Result<C::Arrays, E>,
-) -> Result<<C::Arrays as Tree>::With<Value>>
-where
-    C: Arguments,
-    E: Into<Error>,
-{
+) -> Result<<C::Arrays as Tree>::With<Value>> {
     let mut carry = Carry::new(&init)?;
     drop(init);
     for i in range {

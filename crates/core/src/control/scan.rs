@@ -41,18 +41,12 @@ pub type Scanned<C, Y> = (<<C as Arguments>::Arrays as Tree>::With<Value>, <Y as
 /// An array of `xs` has no axis 0; the extents differ from each other or from `length`; `length` is negative, or missing where
 /// `xs` holds no array; `f` fails, or changes the structure, a shape or a dtype of the carry or, from step to step, of its result;
 /// and as for [`implicit`](crate::implicit()).
-pub fn scan<C, X, Y, E>(
+pub fn scan<C: Arguments, X: Arguments, Y: Tree, E: Into<Error>>(
     init: C,
     xs: X,
     length: Option<i32>,
     mut f: impl FnMut(C::Arrays, X::Arrays) -> Result<(C::Arrays, Y), E>,
-) -> Result<Scanned<C, Y>>
-where
-    C: Arguments,
-    X: Arguments,
-    Y: Tree,
-    E: Into<Error>,
-{
+) -> Result<Scanned<C, Y>> {
     let mut carry = Carry::new(&init)?;
     let leaves = Values::from_arguments(&xs)?;
     drop((init, xs));
@@ -78,18 +72,12 @@ where
 }
 
 /// One step: the next carry and what it made.
-fn step<C, X, Y, E>(
+fn step<C: Tree, X: Tree, Y: Tree, E: Into<Error>>(
     f: &mut impl FnMut(C, X) -> Result<(C, Y), E>,
     carry: &Carry,
     xs: &Values,
     row: Vec<Value>,
-) -> Result<(Values, Values)>
-where
-    C: Tree,
-    X: Tree,
-    Y: Tree,
-    E: Into<Error>,
-{
+) -> Result<(Values, Values)> {
     let mut args = carry.now.values.clone();
     args.extend(row);
     let (mut carried, mut made) = (None, None);

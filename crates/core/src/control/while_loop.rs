@@ -30,16 +30,11 @@ use crate::{Error, Result, Tree, Value};
 ///
 /// The condition is traced or not one bool, `body` gives the carry another structure, shape or dtype, or a closure
 /// fails; and as for [`implicit`](crate::implicit()).
-pub fn while_loop<C, E, E2>(
+pub fn while_loop<C: Arguments, E: Into<Error>, E2: Into<Error>>(
     init: C,
     mut condition: impl FnMut(C::Arrays) -> Result<Array, E>,
     mut body: impl FnMut(C::Arrays) -> Result<C::Arrays, E2>,
-) -> Result<<C::Arrays as Tree>::With<Value>>
-where
-    C: Arguments,
-    E: Into<Error>,
-    E2: Into<Error>,
-{
+) -> Result<<C::Arrays as Tree>::With<Value>> {
     let mut carry = Carry::new(&init)?;
     drop(init);
     let mut results = Vec::new();

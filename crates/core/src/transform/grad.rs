@@ -32,12 +32,9 @@ pub type ValueAndGradient<A, O> = (<O as Tree>::With<Value>, <A as Tree>::With<G
 /// # Errors
 ///
 /// A call fails where `f` fails, where the loss is not one float element, and where no argument is float.
-pub fn grad<'f, A, O, E>(f: impl FnMut(A) -> Result<O, E> + 'f) -> Transformed<'f, A, A::With<Gradient>>
-where
-    A: Tree,
-    O: Tree,
-    E: Into<Error>,
-{
+pub fn grad<'f, A: Tree, O: Tree, E: Into<Error>>(
+    f: impl FnMut(A) -> Result<O, E> + 'f,
+) -> Transformed<'f, A, A::With<Gradient>> {
     grad_wrt(Wrt::All, f)
 }
 
@@ -63,12 +60,9 @@ where
 /// # Errors
 ///
 /// As for [`grad`].
-pub fn value_and_grad<'f, A, O, E>(f: impl FnMut(A) -> Result<O, E> + 'f) -> Transformed<'f, A, ValueAndGradient<A, O>>
-where
-    A: Tree,
-    O: Tree,
-    E: Into<Error>,
-{
+pub fn value_and_grad<'f, A: Tree, O: Tree, E: Into<Error>>(
+    f: impl FnMut(A) -> Result<O, E> + 'f,
+) -> Transformed<'f, A, ValueAndGradient<A, O>> {
     value_and_grad_wrt(Wrt::All, f)
 }
 
@@ -77,15 +71,10 @@ where
 /// # Errors
 ///
 /// As for [`grad`]; and `wrt` chooses no float array, or an argument that is not there.
-pub fn grad_wrt<'f, A, O, E>(
+pub fn grad_wrt<'f, A: Tree, O: Tree, E: Into<Error>>(
     wrt: impl Into<Wrt>,
     mut f: impl FnMut(A) -> Result<O, E> + 'f,
-) -> Transformed<'f, A, A::With<Gradient>>
-where
-    A: Tree,
-    O: Tree,
-    E: Into<Error>,
-{
+) -> Transformed<'f, A, A::With<Gradient>> {
     let wrt = wrt.into();
     Transformed::new(move |given| Ok(differentiated(&wrt, given, &mut f)?.1))
 }
@@ -95,30 +84,20 @@ where
 /// # Errors
 ///
 /// As for [`grad_wrt`].
-pub fn value_and_grad_wrt<'f, A, O, E>(
+pub fn value_and_grad_wrt<'f, A: Tree, O: Tree, E: Into<Error>>(
     wrt: impl Into<Wrt>,
     mut f: impl FnMut(A) -> Result<O, E> + 'f,
-) -> Transformed<'f, A, ValueAndGradient<A, O>>
-where
-    A: Tree,
-    O: Tree,
-    E: Into<Error>,
-{
+) -> Transformed<'f, A, ValueAndGradient<A, O>> {
     let wrt = wrt.into();
     Transformed::new(move |given| differentiated(&wrt, given, &mut f))
 }
 
 /// The results of `f`, and the gradients of the arguments that `wrt` chooses.
-fn differentiated<A, O, E>(
+fn differentiated<A: Tree, O: Tree, E: Into<Error>>(
     wrt: &Wrt,
     given: Values,
     f: &mut impl FnMut(A) -> Result<O, E>,
-) -> Result<ValueAndGradient<A, O>>
-where
-    A: Tree,
-    O: Tree,
-    E: Into<Error>,
-{
+) -> Result<ValueAndGradient<A, O>> {
     let opened = Opened::from_values(&given)?;
     let chosen = wrt.choose(&given, &opened)?;
     drop(given);
@@ -154,17 +133,11 @@ where
 /// # Errors
 ///
 /// `f` fails, no argument or no result is float, or the cotangents do not fit the results.
-pub fn vjp<A, C, O, E>(
+pub fn vjp<A: Arguments, C: Arguments<Arrays: Tree<With<Value> = O::With<Value>>>, O: Tree, E: Into<Error>>(
     args: A,
     cotangents: C,
     mut f: impl FnMut(A::Arrays) -> Result<O, E>,
-) -> Result<ValueAndGradient<A::Arrays, O>>
-where
-    A: Arguments,
-    C: Arguments<Arrays: Tree<With<Value> = O::With<Value>>>,
-    O: Tree,
-    E: Into<Error>,
-{
+) -> Result<ValueAndGradient<A::Arrays, O>> {
     let given = Values::from_arguments(&args)?;
     let opened = Opened::from_values(&given)?;
     let chosen = Wrt::All.choose(&given, &opened)?;

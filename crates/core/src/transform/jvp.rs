@@ -31,16 +31,11 @@ use crate::{Error, Result, Tree, Value};
 /// # Errors
 ///
 /// `f` fails, no argument is float, or the tangents do not fit the primals.
-pub fn jvp<A, O, E>(
+pub fn jvp<A: Arguments, O: Tree, E: Into<Error>>(
     primals: A,
     tangents: impl Arguments,
     mut f: impl FnMut(A::Arrays) -> Result<O, E>,
-) -> Result<(O::With<Value>, O::With<Value>)>
-where
-    A: Arguments,
-    O: Tree,
-    E: Into<Error>,
-{
+) -> Result<(O::With<Value>, O::With<Value>)> {
     let opened = Opened::from_values(&Values::from_arguments(&primals)?)?;
     let (chosen, directions) = directions(&tangents, &opened)?;
     drop((primals, tangents));

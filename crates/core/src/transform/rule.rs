@@ -27,14 +27,11 @@ pub(super) struct InGraph<F, G, T>(pub(super) Resident<Rule<F, G, T>>);
 /// Puts a rule into a graph, on the dense leaves of its arguments.
 type Put<F, G, T> = fn(InGraph<F, G, T>, &[Array]) -> Result<Vec<Array>, BridgeError>;
 
-pub(super) fn with_rule<A, O, F, G, T>(f: F, own: G, put: Put<F, G, T>) -> Transformed<'static, A, O::With<Value>>
-where
-    A: Tree,
-    O: Tree,
-    F: 'static,
-    G: 'static,
-    T: 'static,
-{
+pub(super) fn with_rule<A: Tree, O: Tree, F: 'static, G: 'static, T: 'static>(
+    f: F,
+    own: G,
+    put: Put<F, G, T>,
+) -> Transformed<'static, A, O::With<Value>> {
     let (f, own) = (Rc::new(f), Rc::new(own));
     Transformed::new(move |given| {
         let opened = Opened::from_values(&given)?;

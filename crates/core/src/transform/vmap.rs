@@ -71,16 +71,11 @@ impl<const N: usize> From<[i32; N]> for Axes {
 ///
 /// A call fails where `f` fails, where no leaf of the arguments or not every result has an axis, where the axes do not fit the
 /// leaves, where mapped axes differ in length, and where an implicit array has an axis.
-pub fn vmap<'f, A, O, E>(
+pub fn vmap<'f, A: Tree, O: Tree, E: Into<Error>>(
     in_axes: impl Into<Axes>,
     out_axes: impl Into<Axes>,
     mut f: impl FnMut(A) -> Result<O, E> + 'f,
-) -> Transformed<'f, A, O::With<Value>>
-where
-    A: Tree,
-    O: Tree,
-    E: Into<Error>,
-{
+) -> Transformed<'f, A, O::With<Value>> {
     let (in_axes, out_axes) = (in_axes.into(), out_axes.into());
     Transformed::new(move |given| {
         let mapped = in_axes.mapped(&given.values, &given.def)?;

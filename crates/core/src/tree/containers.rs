@@ -200,11 +200,7 @@ macro_rules! read_by_key {
     };
 }
 
-impl<K, T> Arguments for BTreeMap<K, T>
-where
-    K: AsRef<str> + for<'k> From<&'k str> + Ord,
-    T: Arguments,
-{
+impl<K: AsRef<str> + for<'k> From<&'k str> + Ord, T: Arguments> Arguments for BTreeMap<K, T> {
     type Arrays = BTreeMap<K, T::Arrays>;
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
@@ -212,22 +208,15 @@ where
     }
 }
 
-impl<K, T> Tree for BTreeMap<K, T>
-where
-    K: AsRef<str> + for<'k> From<&'k str> + Ord,
-    T: Tree,
-{
+impl<K: AsRef<str> + for<'k> From<&'k str> + Ord, T: Tree> Tree for BTreeMap<K, T> {
     type With<L: Leaf> = BTreeMap<K, T::With<L>>;
 
     read_by_key!();
 }
 
 /// Its keys come sorted.
-impl<K, T, S> Arguments for HashMap<K, T, S>
-where
-    K: AsRef<str> + for<'k> From<&'k str> + Eq + Hash,
-    T: Arguments,
-    S: BuildHasher + Default,
+impl<K: AsRef<str> + for<'k> From<&'k str> + Eq + Hash, T: Arguments, S: BuildHasher + Default> Arguments
+    for HashMap<K, T, S>
 {
     type Arrays = HashMap<K, T::Arrays, S>;
 
@@ -238,12 +227,7 @@ where
     }
 }
 
-impl<K, T, S> Tree for HashMap<K, T, S>
-where
-    K: AsRef<str> + for<'k> From<&'k str> + Eq + Hash,
-    T: Tree,
-    S: BuildHasher + Default,
-{
+impl<K: AsRef<str> + for<'k> From<&'k str> + Eq + Hash, T: Tree, S: BuildHasher + Default> Tree for HashMap<K, T, S> {
     type With<L: Leaf> = HashMap<K, T::With<L>, S>;
 
     read_by_key!();

@@ -61,15 +61,11 @@ impl<M: ModuleParameters> Model<M> {
     /// # Errors
     ///
     /// As for [`observe`](Self::observe).
-    pub fn observe_squares<P, O, E>(
+    pub fn observe_squares<P: TryInto<Pattern, Error: Into<Error>>, O, E: Into<Error>>(
         &mut self,
         pattern: P,
         f: impl FnOnce(&mut Self) -> Result<O, E>,
-    ) -> Result<Observations>
-    where
-        P: TryInto<Pattern, Error: Into<Error>>,
-        E: Into<Error>,
-    {
+    ) -> Result<Observations> {
         self.observe_by(&pattern.try_into().map_err(Into::into)?, Observed::of_squares, f)
     }
 
