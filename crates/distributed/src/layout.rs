@@ -151,7 +151,7 @@ pub(crate) fn leaves_in<M: ModuleParameters>(model: &Model<M>, group: &Group) ->
         let ranks = match (over.members(), group.members()) {
             (None, _) => Some(vec![group.rank()]),
             (Some(over), Some(all)) => {
-                let number = |rank| all.part.ranks.iter().position(|own| own == rank);
+                let number = |rank: &usize| all.part.ranks.iter().position(|own| own == rank);
                 over.part.ranks.iter().map(number).collect()
             }
             (Some(_), None) => None,

@@ -116,10 +116,6 @@ impl Outcome {
         Self::Left { reason: reason.into() }
     }
 
-    pub(crate) fn implicit(array: String) -> Self {
-        Self::Implicit { array }
-    }
-
     pub(crate) fn dense() -> Self {
         Self::left("it was set to a dense array")
     }

@@ -53,7 +53,9 @@ impl Scene<'_> {
             same(found, expected)
         })?;
         let off = [off[0].clone(), off[2].clone()];
-        for passes in chosen_passes() {
+        let alone = Pass::all().iter().map(|pass| pass.name).filter(|&name| name != "perturbed");
+        let alone = alone.map(|name| Passes::Only(vec![name.to_owned()]));
+        for passes in alone.chain([Passes::All]) {
             let name = format!("with {passes:?}");
             let made = self.compiled(passes, &SALTS)?;
             Self::each(&name, &made, &off, |found, expected, salt| {
@@ -326,12 +328,6 @@ impl Scene<'_> {
 
 /// The inputs of the calls of a compiled function: traced, replayed, and with other numbers.
 pub(super) const SALTS: [u64; 3] = [0, 0, 1];
-
-fn chosen_passes() -> Vec<Passes> {
-    let alone = Pass::all().iter().map(|pass| pass.name).filter(|&name| name != "perturbed");
-    let alone = alone.map(|name| Passes::Only(vec![name.to_owned()]));
-    alone.chain([Passes::All]).collect()
-}
 
 pub(super) fn only_perturbed() -> Passes {
     Passes::Only(vec!["perturbed".to_owned()])

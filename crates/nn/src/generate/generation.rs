@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use tacit_core::{Error, Result};
+use tacit_core::Result;
 
 use super::stats::Clock;
 use super::{GenerateOptions, GenerateStats};

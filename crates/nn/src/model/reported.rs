@@ -40,7 +40,7 @@ impl<M: ModuleParameters> Model<M> {
                 // A function that ran on the module assigned a dense array, of which nothing was noted.
                 (Some(row), None) if !matches!(row.outcome, Outcome::Left { .. }) => Outcome::dense(),
                 (Some(row), _) => row.outcome.clone(),
-                (None, Some(held)) => Outcome::implicit(held.printed()),
+                (None, Some(held)) => Outcome::Implicit { array: held.printed() },
                 (None, None) => Outcome::unmatched(),
             };
             (path.to_string(), Row { aval, before, after, outcome })
@@ -58,7 +58,7 @@ impl<M: ModuleParameters> Model<M> {
             let new = || Row { aval: aval.clone(), before, after: before, outcome: Outcome::unmatched() };
             let row = report.rows.entry(own.to_owned()).or_insert_with(new);
             row.outcome = match (value, &row.outcome) {
-                (Value::Implicit(_), _) => Outcome::implicit(value.to_string()),
+                (Value::Implicit(_), _) => Outcome::Implicit { array: value.to_string() },
                 // A dense parameter that is dense again is left for the same reason.
                 (Value::Dense(_), Outcome::Left { .. }) => continue,
                 (Value::Dense(_), _) => Outcome::dense(),

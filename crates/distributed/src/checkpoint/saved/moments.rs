@@ -12,7 +12,9 @@ impl Saved {
     /// What a rank has of a moment, with its name there: the same codes where the leaf lies as it did, and otherwise codes of what
     /// all ranks' parts stand for; floats where the format does not fit the part.
     pub(super) fn moment(&self, key: &str, moment: &Taken, known: &Known<'_>, place: Place) -> Result<(String, Value)> {
-        let parts = self.parts_of(moment);
+        // How many ranks had a moment of their own; nothing where all had the same.
+        let mut entries = moment.arrays.iter().filter_map(|name| self.moment_entry(name).ok());
+        let parts = entries.find(|entry| entry.layout == Layout::Own).map(|entry| entry.parts(self.index.size));
         let Some((leaf, slot)) = known.by_key.leaf_of(key) else {
             if place.size != self.index.size && parts.is_some() {
                 let reason = format!("it was another on each of {} ranks", self.index.size);
@@ -57,12 +59,6 @@ impl Saved {
 
     fn moment_of(&self, moment: &Taken, leaf: Option<&Leaf>, number: usize) -> Result<Value> {
         moment.value(|name| self.one_of(&tensor(MOMENTS, name), self.moment_entry(name)?, leaf, number))
-    }
-
-    /// How many ranks had a moment of their own; nothing where all had the same.
-    fn parts_of(&self, moment: &Taken) -> Option<usize> {
-        let mut entries = moment.arrays.iter().filter_map(|name| self.moment_entry(name).ok());
-        entries.find(|entry| entry.layout == Layout::Own).map(|entry| entry.parts(self.index.size))
     }
 
     fn moment_entry(&self, name: &str) -> Result<&Entry> {
