@@ -81,8 +81,7 @@ pub(crate) fn compile(source: &Path, mlx: &Mlx, compiler: &Compiler) -> Result<(
     build.objects(error.try_compile_intermediates().map_err(not_compiled)?);
 
     build.define("mlx_detail_compile", "mlx_sys_detail_compile");
-    build.define("mlx_hadamard_transform", "mlx_sys_hadamard_transform");
-    build.files(["error.cpp", "version.cpp", "compile.cpp", "hadamard.cpp"].map(|file| own.join(file)));
+    build.files(["error.cpp", "version.cpp", "compile.cpp"].map(|file| own.join(file)));
     let mut sources = files(source, "cpp")?;
     sources.retain(|file| file.file_name().is_some_and(|name| name != "error.cpp"));
     if !environment::is_apple() {
@@ -94,21 +93,22 @@ pub(crate) fn compile(source: &Path, mlx: &Mlx, compiler: &Compiler) -> Result<(
         build.file(own.join("jit_directory.cpp"));
         sources.push(own.join("half.cpp"));
     }
-    build.files(merged(sources)?);
+    build.files(merged(&own.join("checked.h"), sources)?);
     build.try_compile("mlxc").map_err(not_compiled)
 }
 
-/// Gathers files into two that include them, because MLX's headers cost more than the code after them.
-fn merged(sources: Vec<PathBuf>) -> Result<Vec<PathBuf>, Failure> {
+/// Gathers files into two that include them behind a header, because MLX's headers cost more than the code after them.
+fn merged(header: &Path, sources: Vec<PathBuf>) -> Result<Vec<PathBuf>, Failure> {
     const GROUPS: usize = 2;
     let mut sized: Vec<(u64, PathBuf)> =
         sources.into_iter().map(|file| (fs::metadata(&file).map_or(0, |data| data.len()), file)).collect();
     sized.sort_by(|left, right| right.cmp(left));
-    let mut groups = vec![(0, String::new()); GROUPS];
+    let line = |file: &Path| format!("#include \"{}\"\n", file.to_string_lossy());
+    let mut groups = vec![(0, line(header)); GROUPS];
     for (size, file) in sized {
         if let Some((total, text)) = groups.iter_mut().min_by_key(|(total, _)| *total) {
             *total += size;
-            text.extend(["#include \"", &file.to_string_lossy(), "\"\n"]);
+            text.push_str(&line(&file));
         }
     }
     let write = |(index, (_, text)): (usize, (u64, String))| {

@@ -6,9 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 use std::{env, io};
 
-use mlx_rs::error::Exception;
+use mlx_rs::error::{Exception, Result};
+use mlx_rs::ops::indexing::{IntoStrideBy, TryIndexMutOp, TryIndexOp};
 use mlx_rs::transforms::compile::compile;
-use mlx_rs::{Array, linalg, ops, transforms};
+use mlx_rs::{Array, Stream, linalg, ops, transforms, with_stream};
 use tacit_bridge::mlx::{Feature, Refusal, VERSION, refusal, without_place};
 use tacit_bridge::{Aval, Scope, Tape, typed};
 
@@ -20,6 +21,10 @@ mod versions;
 
 fn vector() -> Array {
     Array::from_slice(&[1f32, 2.0, 3.0], &[3])
+}
+
+fn of_ones(shape: &[i32]) -> Array {
+    ops::ones::<f32>(shape).expect("records")
 }
 
 #[test]
@@ -182,17 +187,17 @@ fn fail_and_go_on() {
 #[test]
 fn a_hadamard_transform_of_a_length_without_a_matrix_is_an_error_of_the_op() {
     for length in [1, 2, 48, 112, 320, 1024] {
-        let row = ops::ones::<f32>(&[2, length]).expect("records");
+        let row = of_ones(&[2, length]);
         assert!(row.hadamard_transform(0.5).and_then(|y| y.eval()).is_ok(), "{length}");
     }
     for length in [7, 36, 520, 560 * 3] {
-        let row = ops::ones::<f32>(&[2, length]).expect("records");
+        let row = of_ones(&[2, length]);
         let error =
             row.hadamard_transform(0.5).expect_err("MLX would write behind the array, or refuse it in the eval");
         let text = format!("The last axis has {length} elements, which is not m * 2^k with an m of 1, 12, 20 or 28.");
         assert_eq!(without_place(error.what()), format!("[hadamard_transform] {text}"));
     }
-    let empty = ops::ones::<f32>(&[0, 7]).expect("records");
+    let empty = of_ones(&[0, 7]);
     let error = empty.hadamard_transform(0.5).expect_err("it has no elements");
     assert!(error.what().contains("empty"), "{error}");
 }
@@ -215,4 +220,88 @@ fn a_reduction_without_shapes_may_be_over_axes_of_one_element() {
             assert!(result.eq_values(&expected).expect("one shape"), "{result} and not {expected}");
         }
     }
+}
+
+/// MLX divides by the extents of these.
+#[test]
+fn ops_on_nothing_have_results() -> Result<()> {
+    let (none, rows) = (of_ones(&[0]), of_ones(&[3, 0]));
+    let (w, scales, biases) = ops::quantize(&of_ones(&[2, 32]), 32, 4)?;
+    let product = |x: &Array| ops::quantized_matmul(x, &w, &scales, &biases, true, 32, 4);
+    let inverse = || with_stream(&Stream::cpu(), || linalg::inv(of_ones(&[2, 0, 0])));
+    let cases: [(&str, Result<Array>, &[i32]); 12] = [
+        ("sort", ops::sort(&rows), &[0]),
+        ("sort along an axis", ops::sort_axis(&rows, -1), &[3, 0]),
+        ("argsort", ops::argsort(&none), &[0]),
+        ("argsort along an axis", ops::argsort_axis(&rows, 1), &[3, 0]),
+        ("cumsum", none.cumsum(0, None, None), &[0]),
+        ("cumsum before an empty axis", rows.cumsum(0, None, None), &[3, 0]),
+        ("cumprod", none.cumprod(0, None, None), &[0]),
+        ("cummax", ops::cummax(&none, 0, None, None), &[0]),
+        ("inverse", inverse(), &[2, 0, 0]),
+        ("product of no rows", product(&of_ones(&[0, 32])), &[0, 2]),
+        ("convolution of no channels", ops::conv1d(of_ones(&[1, 8, 0]), of_ones(&[2, 3, 0]), 1, 0, 1, 1), &[1, 6, 2]),
+        ("convolution to no channels", ops::conv1d(of_ones(&[1, 8, 2]), of_ones(&[0, 3, 2]), 1, 0, 1, 1), &[1, 6, 0]),
+    ];
+    for (name, found, shape) in cases {
+        let found = found.unwrap_or_else(|error| panic!("{name}: {error}"));
+        found.eval()?;
+        assert_eq!(found.shape(), shape, "{name}");
+    }
+    // What MLX refuses is refused.
+    assert!(ops::sort_axis(&none, 1).is_err());
+    let sum = of_ones(&[2, 3]).cumsum(1, None, None)?;
+    assert_eq!(sum.as_slice::<f32>(), [1.0, 2.0, 3.0, 1.0, 2.0, 3.0]);
+    Ok(())
+}
+
+/// MLX would divide by 0, leave its arrays, or throw what ends the process.
+#[test]
+fn what_mlx_does_not_check_is_an_error_of_the_op() -> Result<()> {
+    let (x, row, wide) = (of_ones(&[3, 4]), of_ones(&[4]), of_ones(&[2, 32]));
+    let (w, scales, biases) = ops::quantize(&wide, 32, 4)?;
+    let (scale, bias) = (scales.try_index(..1)?, biases.try_index(..1)?);
+    let by_mask = || {
+        let mut put = row.clone();
+        put.try_index_mut((&row.gt(Array::from_f32(0.0))?,), Array::from_f32(2.0)).map(|()| put)
+    };
+    let several = || {
+        let [w, scales, biases] = [&w, &scales, &biases].map(|part| ops::stack(&[part, part], 0));
+        ops::quantized_matmul(&wide, w?, scales?, &biases?, true, 32, 4)
+    };
+    let segments = Array::from_slice(&[0u32, 2], &[1, 2]);
+    let convolution = ops::conv1d(of_ones(&[1, 8, 2]), of_ones(&[3, 3, 2]), 1, 0, 1, 0);
+    let cases = [
+        (x.try_index((.., (..).stride_by(0))), "[slice] A stride is 0."),
+        (by_mask(), "[scatter] Boolean indices not supported."),
+        (ops::unflatten(&x, 1, &[0, -1]), "[unflatten] Cannot infer the shape of an empty array."),
+        (ops::as_strided(&x, &[3, 5], &[4, 1], 0), "[as_strided] The view reaches outside of the 12 elements."),
+        (ops::as_strided(&x, &[4], &[-1], 2), "[as_strided] The view reaches outside of the 12 elements."),
+        (
+            ops::segmented_mm(&x, of_ones(&[3, 2]), &segments),
+            "[segmented_mm] The inner axes of the inputs have not the same extent.",
+        ),
+        (convolution, "[conv] The number of groups is not above 0."),
+        (ops::quantize(&wide, 0, 4).map(|(w, ..)| w), "[quantize] The group size is not above 0."),
+        (
+            ops::quantized_matmul(&wide, &w, &scales, &biases, true, 32, 0),
+            "[quantized_matmul] The group size or the bits are not above 0.",
+        ),
+        (
+            ops::quantized_matmul(&wide, w.try_index(0)?, &scale, &bias, true, 32, 4),
+            "[quantized_matmul] The weight has fewer than two axes.",
+        ),
+        (
+            ops::quantized_matmul(&wide, &w, &scale, &bias, true, 32, 4),
+            "[quantized_matmul] The weight and the scales have not the same rows.",
+        ),
+        (several(), "[quantized_matmul] There are several matrices, and the input has no axis for them."),
+    ];
+    for (found, message) in cases {
+        let error = found.expect_err(message);
+        assert_eq!(without_place(error.what()), message);
+    }
+    let reversed = ops::as_strided(Array::from_slice(&[1i32, 2, 3], &[3]), &[3], &[-1], 2)?;
+    assert!(reversed.all_close(Array::from_slice(&[3i32, 2, 1], &[3]), None, None, None)?);
+    Ok(())
 }
