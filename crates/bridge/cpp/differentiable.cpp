@@ -373,8 +373,10 @@ std::optional<array> differentiable(const array& node, const std::unordered_set<
   if (auto product = in_any_order(node)) {
     return product;
   }
-  // A gradient of a take from nothing ends the process.
-  if (node.size() == 0 && (made_by<mlx::core::Gather>(node) || made_by<mlx::core::GatherAxis>(node))) {
+  // A gradient of a take from nothing ends the process, and one of the weights of a convolution of no examples may.
+  auto taken = made_by<mlx::core::Gather>(node) || made_by<mlx::core::GatherAxis>(node);
+  auto of_weights = made_by<mlx::core::Convolution>(node) && reached.contains(from[1].id());
+  if (node.size() == 0 && (taken || of_weights)) {
     return mlx::core::zeros(node.shape(), node.dtype(), node.primitive().stream());
   }
   return mappable(node);

@@ -348,6 +348,9 @@ fn no_examples_and_takes_from_nothing_have_results() -> Result<()> {
     let columns = Array::from_slice(&[2u32, 0], &[2]);
     let taken = of_gradient(&ops::zeros::<f32>(&[0, 4])?, |x| x.take_axis(&columns, 1)?.sum(None))?;
     assert_eq!(taken.shape(), [0, 4]);
+    let (none, weights) = (ops::zeros::<f32>(&[0, 8, 4])?, ops::ones::<f32>(&[4, 3, 2])?);
+    let learned = of_gradient(&weights, |w| ops::conv1d(&none, &w, 1, 0, 1, 2)?.sum(None))?;
+    assert_eq!(numbers(&learned), [0.0; 24]);
     Ok(())
 }
 
