@@ -17,9 +17,10 @@
 #include <vector>
 
 // All of MLX that mlx-c includes, while `core` has its own name.
+#include "mlx/mlx.h"
+
 #include "mlx/compile_impl.h"
 #include "mlx/graph_utils.h"
-#include "mlx/mlx.h"
 #include "mlx/transforms_impl.h"
 
 namespace mlx::checked {
