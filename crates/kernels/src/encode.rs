@@ -4,10 +4,7 @@
 //! widest vectors of the machine. Arithmetic is that of single IEEE operations in an order that the format fixes, so that
 //! neither of the two changes a bit of the result.
 
-use std::{
-    mem::take,
-    sync::atomic::{AtomicUsize, Ordering},
-};
+use std::mem::take;
 
 use crate::{
     Isa, KernelError, Order, code_bytes,
@@ -122,18 +119,15 @@ pub(crate) fn encode<F: Format>(
     check_length("scales", scales.len(), x.len().div_ceil(block), "each block of elements has one")?;
     let chunk = chunk(x.len(), block);
     let outputs = codes.chunks_mut(code_bytes(chunk, format.bits())).zip(scales.chunks(chunk.div_ceil(block)));
-    let first_bad = AtomicUsize::new(usize::MAX);
-    let parts = x.chunks(chunk).zip(outputs).enumerate();
-    threads::for_each_part(usize::MAX, parts, &|(at, (x, (codes, scales)))| {
+    threads::try_each_part(x.chunks(chunk).zip(outputs).enumerate(), &|(at, (part, (codes, scales)))| {
         let sink = Sink { codec, codes, scales, run: [padding; RUN], filled: 0 };
-        if let Some(index) = run(isa, Part { x, sink }) {
-            first_bad.fetch_min(at * chunk + index, Ordering::Relaxed);
-        }
-    });
-    match first_bad.into_inner() {
-        usize::MAX => Ok(()),
-        index => Err(KernelError::NonFinite { index, value: x[index] }),
-    }
+        finite(x, run(isa, Part { x: part, sink }).map(|index| at * chunk + index))
+    })
+}
+
+/// The error of the element of `x` that is not finite, and its place, where there is one.
+pub(crate) fn finite(x: &[f32], bad: Option<usize>) -> Result<(), (usize, KernelError)> {
+    bad.map_or(Ok(()), |index| Err((index, KernelError::NonFinite { index, value: x[index] })))
 }
 
 /// The largest `|x|`; NaN or infinite if an element is.

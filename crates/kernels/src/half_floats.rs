@@ -1,10 +1,8 @@
 //! Floats to half floats that are stored as they are, rounded to nearest even or at random.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 
-use crate::{KernelError, matrix::check_length, output::Output, random::uniform, threads};
+use crate::{KernelError, matrix::check_length, random::uniform, threads};
 
 /// Elements that one task rounds.
 const CHUNK: usize = 1 << 16;
@@ -95,19 +93,15 @@ where
     [T]: HalfFloatSliceExt,
 {
     check_length("codes", codes.len(), x.len(), "one for each element")?;
-    let elements = codes.len();
-    let first_bad = AtomicUsize::new(usize::MAX);
-    Output::new(codes, elements).for_each(usize::MAX, 1, CHUNK, &|mut part| {
-        let columns = part.columns();
-        let row = part.row(0);
-        row.convert_from_f32_slice(&x[columns.clone()]);
-        if let Some(index) = row.iter().position(|&code| !is_finite(code)) {
-            first_bad.fetch_min(columns.start + index, Ordering::Relaxed);
-        }
-    });
-    match first_bad.into_inner() {
-        usize::MAX => Ok(()),
-        index if x[index].is_finite() => Err(KernelError::TooLarge { index, value: x[index], max }),
-        index => Err(KernelError::NonFinite { index, value: x[index] }),
-    }
+    threads::try_each_part(x.chunks(CHUNK).zip(codes.chunks_mut(CHUNK)).enumerate(), &|(at, (part, codes))| {
+        codes.convert_from_f32_slice(part);
+        let Some(bad) = codes.iter().position(|&code| !is_finite(code)) else { return Ok(()) };
+        let (index, value) = (at * CHUNK + bad, part[bad]);
+        let error = if value.is_finite() {
+            KernelError::TooLarge { index, value, max }
+        } else {
+            KernelError::NonFinite { index, value }
+        };
+        Err((index, error))
+    })
 }

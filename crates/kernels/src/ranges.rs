@@ -1,10 +1,8 @@
 //! The ends of the blocks of an array.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use crate::{
     Isa, KernelError,
-    encode::{self, absmax, chunk},
+    encode::{self, absmax, chunk, finite},
     matrix::check_length,
     simd::{Kernel, Simd, run},
     threads,
@@ -30,17 +28,10 @@ pub fn ranges(x: &[f32], block: usize, low: &mut [f32], high: &mut [f32]) -> Res
     }
     let (isa, chunk) = (Isa::detect(), chunk(x.len(), block));
     let blocks = chunk.div_ceil(block);
-    let first_bad = AtomicUsize::new(usize::MAX);
     let ends = low.chunks_mut(blocks).zip(high.chunks_mut(blocks));
-    threads::for_each_part(usize::MAX, x.chunks(chunk).zip(ends).enumerate(), &|(at, (x, (low, high)))| {
-        if let Some(index) = run(isa, Part { x, block, low, high }) {
-            first_bad.fetch_min(at * chunk + index, Ordering::Relaxed);
-        }
-    });
-    match first_bad.into_inner() {
-        usize::MAX => Ok(()),
-        index => Err(KernelError::NonFinite { index, value: x[index] }),
-    }
+    threads::try_each_part(x.chunks(chunk).zip(ends).enumerate(), &|(at, (part, (low, high)))| {
+        finite(x, run(isa, Part { x: part, block, low, high }).map(|index| at * chunk + index))
+    })
 }
 
 struct Part<'a> {

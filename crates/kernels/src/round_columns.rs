@@ -2,10 +2,7 @@
 //!
 //! Rows do not depend on each other: some of them at a time are rounded to the last column, while they are in the cache.
 
-use std::{
-    ops::Range,
-    sync::{Mutex, PoisonError},
-};
+use std::ops::Range;
 
 use crate::{
     KernelError,
@@ -62,17 +59,10 @@ impl RoundColumns<'_> {
         if x.is_empty() {
             return Ok(());
         }
-        let first = Mutex::new(None);
         let parts = x.chunks_mut(ROWS * width).zip(errors.chunks_mut(ROWS * width)).enumerate();
-        threads::for_each_part(usize::MAX, parts, &|(part, (x, errors))| {
-            if let Err(error) = self.rows(part * ROWS, x, errors) {
-                let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
-                if first.as_ref().is_none_or(|(before, _)| *before > part) {
-                    *first = Some((part, error));
-                }
-            }
-        });
-        first.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), |(_, error)| Err(error))
+        threads::try_each_part(parts, &|(part, (x, errors))| {
+            self.rows(part * ROWS, x, errors).map_err(|error| (part, error))
+        })
     }
 
     /// Some rows, of which this is the first.

@@ -5,14 +5,11 @@
 //! it. Values are compared as they are decoded, so that a format is known by no more than what its codes stand for. The numbers
 //! are those of [`uniform`], which depend on nothing but the key and the place of the element.
 
-use std::{
-    cmp::Ordering,
-    sync::atomic::{self, AtomicUsize},
-};
+use std::cmp::Ordering;
 
 use crate::{
     Isa, KernelError, Order, code_bytes,
-    encode::absmax,
+    encode::{absmax, finite},
     matrix::check_length,
     pack::pack,
     random::uniform,
@@ -141,18 +138,10 @@ impl Stochastic<'_> {
     ) -> Result<(), KernelError> {
         self.check(x.len(), codes.len())?;
         let isa = Isa::detect();
-        let first_bad = AtomicUsize::new(usize::MAX);
         let parts = x.chunks(CHUNK).zip(codes.chunks_mut(code_bytes(CHUNK, self.bits))).enumerate();
-        threads::for_each_part(usize::MAX, parts, &|(at, (part, codes))| {
-            let part = Part { rounding: *self, key, count, before, first: at * CHUNK, x: part, codes };
-            if let Some(index) = run(isa, part) {
-                first_bad.fetch_min(index, atomic::Ordering::Relaxed);
-            }
-        });
-        match first_bad.into_inner() {
-            usize::MAX => Ok(()),
-            index => Err(KernelError::NonFinite { index, value: x[index] }),
-        }
+        threads::try_each_part(parts, &|(at, (part, codes))| {
+            finite(x, run(isa, Part { rounding: *self, key, count, before, first: at * CHUNK, x: part, codes }))
+        })
     }
 
     fn check(&self, elements: usize, codes: usize) -> Result<(), KernelError> {

@@ -1,9 +1,6 @@
 //! The sum of a matrix and a thin product, such as that of a weight and an adapter, a piece at a time.
 
-use std::{
-    ops::Range,
-    sync::{Mutex, PoisonError},
-};
+use std::ops::Range;
 
 use crate::{
     Floats, Isa, KernelError, Matrix,
@@ -70,27 +67,23 @@ impl Sum<'_> {
             return Err(KernelError::EmptyBlock);
         }
         let isa = Isa::detect();
-        let first = Mutex::new(None);
-        let mut pieces = Some((0..elements).step_by(each).zip(parts));
+        let (mut pieces, mut done) = (Some((0..elements).step_by(each).zip(parts)), Ok(()));
         self.decoded_by(isa, &mut |base| {
             let Some(pieces) = pieces.take() else { return };
-            threads::for_each_part(usize::MAX, pieces, &|(start, part)| {
+            done = threads::try_each_part(pieces, &|(start, part)| {
                 let mut piece = vec![0.0; each.min(elements - start)];
                 self.write(isa, base, start, &mut piece);
-                if let Err(mut error) = f(&piece, part) {
+                f(&piece, part).map_err(|mut error| {
                     // A global scale that is NaN fails the pieces before the element that made it so as well.
                     let place = error.element().map_or((true, start), |index| {
                         *index += start;
                         (false, *index)
                     });
-                    let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
-                    if first.as_ref().is_none_or(|(before, _)| *before > place) {
-                        *first = Some((place, error));
-                    }
-                }
+                    (place, error)
+                })
             });
         });
-        first.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), |(_, error)| Err(error))
+        done
     }
 
     /// Writes the length of each row: the root of the sum of its squares.

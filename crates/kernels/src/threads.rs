@@ -57,6 +57,23 @@ pub(crate) fn for_each_part<T: Send>(threads: usize, parts: impl Iterator<Item =
     drain(threads, parts.into_iter(), task);
 }
 
+/// Hands each of these parts to one call of `task`, on all threads; of errors it is the one with the least place.
+pub(crate) fn try_each_part<T: Send, P: Ord + Send, E: Send>(
+    parts: impl Iterator<Item = T>,
+    task: &(dyn Fn(T) -> Result<(), (P, E)> + Sync),
+) -> Result<(), E> {
+    let first: Mutex<Option<(P, E)>> = Mutex::new(None);
+    for_each_part(usize::MAX, parts, &|part| {
+        if let Err((place, error)) = task(part) {
+            let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
+            if first.as_ref().is_none_or(|(before, _)| *before > place) {
+                *first = Some((place, error));
+            }
+        }
+    });
+    first.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), |(_, error)| Err(error))
+}
+
 /// Calls `task` with runs of 0 to `len - 1`, each number in one of them, on at most `threads` threads.
 ///
 /// Each thread has a share of its own and goes through it in order, so that memory is read on where the run before ended. It
