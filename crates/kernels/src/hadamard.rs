@@ -1,7 +1,5 @@
 //! The orthonormal Hadamard transform of rows.
 
-use half::{bf16, f16, slice::HalfFloatSliceExt};
-
 use crate::{
     Floats, FloatsMut, Isa, KernelError,
     output::Output,
@@ -40,13 +38,15 @@ pub fn hadamard<'a>(x: impl Into<Floats<'a>>, n: usize, out: impl Into<FloatsMut
     let rows = x.len() / n;
     crate::matrix::check_length("x", x.len(), rows * n, "rows are whole")?;
     out.check(x.len(), "one for each element of `x`")?;
-    let transform = Transform { n, order, matrix: hadamard_matrix(order), isa: Isa::detect() };
+    let (isa, matrix) = (Isa::detect(), hadamard_matrix(order));
     let x = x.widen();
-    match out {
-        FloatsMut::F32(out) => transform.rows(&x, out, &|row, out: &mut [f32]| out.copy_from_slice(row)),
-        FloatsMut::F16(out) => transform.rows(&x, out, &|row, out: &mut [f16]| out.convert_from_f32_slice(row)),
-        FloatsMut::Bf16(out) => transform.rows(&x, out, &|row, out: &mut [bf16]| out.convert_from_f32_slice(row)),
-    }
+    Output::rounded(out, n).for_each(usize::MAX, (CHUNK / n).max(1), n, &|mut part| {
+        for at in part.rows() {
+            let row = part.row(at);
+            row.copy_from_slice(&x[at * n..(at + 1) * n]);
+            run(isa, Row { order, matrix: &matrix, row });
+        }
+    });
     Ok(())
 }
 
@@ -78,17 +78,12 @@ pub fn hadamard_matrix(order: usize) -> Vec<f32> {
     let half = order / 2;
     let Some(field) = half.checked_sub(1).and_then(Field::of).filter(|_| order == 2 * half) else { return Vec::new() };
     let squares = field.squares();
+    let sign = |plus: bool| if plus { 1.0 } else { -1.0 };
     // The symmetric conference matrix: zero on the diagonal, ones along the first row and column.
     let conference = |i: usize, j: usize| match (i, j) {
         _ if i == j => 0.0,
         (0, _) | (_, 0) => 1.0,
-        (i, j) => {
-            if squares[field.difference(i - 1, j - 1)] {
-                1.0
-            } else {
-                -1.0
-            }
-        }
+        (i, j) => sign(squares[field.difference(i - 1, j - 1)]),
     };
     let mut matrix = Vec::with_capacity(order * order);
     for i in 0..order {
@@ -96,13 +91,7 @@ pub fn hadamard_matrix(order: usize) -> Vec<f32> {
             let c = conference(i / 2, j / 2);
             // `C (x) [[1, 1], [1, -1]] + I (x) [[1, -1], [-1, -1]]`
             matrix.push(match (i % 2, j % 2) {
-                _ if c == 0.0 => {
-                    if i % 2 == 0 && j % 2 == 0 {
-                        1.0
-                    } else {
-                        -1.0
-                    }
-                }
+                _ if c == 0.0 => sign(i % 2 == 0 && j % 2 == 0),
                 (1, 1) => -c,
                 _ => c,
             });
@@ -155,29 +144,9 @@ impl Field {
     }
 }
 
-struct Transform {
-    n: usize,
-    order: usize,
-    matrix: Vec<f32>,
-    isa: Isa,
-}
-
-impl Transform {
-    fn rows<T: Send>(&self, x: &[f32], out: &mut [T], store: &(dyn Fn(&[f32], &mut [T]) + Sync)) {
-        let n = self.n;
-        Output::new(out, n).for_each(usize::MAX, (CHUNK / n).max(1), n, &|mut part| {
-            let mut row = vec![0.0; n];
-            for at in part.rows() {
-                row.copy_from_slice(&x[at * n..(at + 1) * n]);
-                run(self.isa, Row { transform: self, row: &mut row });
-                store(&row, part.row(at));
-            }
-        });
-    }
-}
-
 struct Row<'a> {
-    transform: &'a Transform,
+    order: usize,
+    matrix: &'a [f32],
     row: &'a mut [f32],
 }
 
@@ -187,9 +156,9 @@ impl Kernel for Row<'_> {
     // Plain loops, which are compiled for the vectors of each instruction set.
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        let Self { transform: &Transform { n, order, ref matrix, .. }, row } = self;
-        let power = n / order;
-        for block in row.chunks_exact_mut(power) {
+        let Self { order, matrix, row } = self;
+        let n = row.len();
+        for block in row.chunks_exact_mut(n / order) {
             sylvester(block);
         }
         if order > 1 {
