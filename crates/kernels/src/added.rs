@@ -66,36 +66,22 @@ impl Sum<'_> {
         run(self.isa, MultiplyAdd { factor: self.factor, x: &x, out });
     }
 
-    /// Writes the elements of `factor * matrix` from one on.
-    fn product(&self, from: usize, out: &mut [f32]) {
-        self.decoder.decode(self.isa, from, out, AHEAD);
-        #[expect(clippy::float_cmp, reason = "a product with 1 changes nothing, with any other number it may")]
-        if self.factor != 1.0 {
-            for element in out {
-                *element *= self.factor;
-            }
-        }
-    }
-
-    /// Adds the elements of `x` from one on.
-    fn add(&self, from: usize, out: &mut [f32]) {
-        let mut piece = [0.0; PIECE];
-        let piece = &mut piece[..out.len()];
-        self.x.part(from..from + out.len()).widen_into(piece);
-        out.iter_mut().zip(piece).for_each(|(out, x)| *out += *x);
-    }
-
     /// Writes the elements of the sum from one on in a half type.
     fn rounded<T>(&self, from: usize, out: &mut [T])
     where
         [T]: HalfFloatSliceExt,
     {
-        let mut piece = [0.0; PIECE];
-        let piece = &mut piece[..out.len()];
-        self.product(from, piece);
+        let (mut piece, mut x) = ([0.0; PIECE], [0.0; PIECE]);
+        let (piece, x) = (&mut piece[..out.len()], &mut x[..out.len()]);
+        self.decoder.decode(self.isa, from, piece, AHEAD);
+        #[expect(clippy::float_cmp, reason = "a product with 1 changes nothing, with any other number it may")]
+        if self.factor != 1.0 {
+            piece.iter_mut().for_each(|element| *element *= self.factor);
+        }
         out.convert_from_f32_slice(piece);
         out.convert_to_f32_slice(piece);
-        self.add(from, piece);
+        self.x.part(from..from + out.len()).widen_into(x);
+        piece.iter_mut().zip(x).for_each(|(out, x)| *out += *x);
         out.convert_from_f32_slice(piece);
     }
 }

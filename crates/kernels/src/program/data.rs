@@ -97,7 +97,7 @@ pub enum DataMut<'a> {
     Bool(&'a mut [u8]),
 }
 
-impl<'a> DataMut<'a> {
+impl DataMut<'_> {
     pub(super) fn kind(&self) -> Kind {
         match self {
             Self::F32(_) => Kind::F32,
@@ -127,24 +127,13 @@ impl<'a> DataMut<'a> {
         }
     }
 
-    pub(super) fn split(self, count: usize) -> (DataMut<'a>, DataMut<'a>) {
+    /// Takes so many numbers off the front; none where there are not as many.
+    pub(super) fn split_off(&mut self, count: usize) -> Self {
         match self {
-            Self::F32(values) => {
-                let (first, rest) = values.split_at_mut(count);
-                (DataMut::F32(first), DataMut::F32(rest))
-            }
-            Self::F16(values) => {
-                let (first, rest) = values.split_at_mut(count);
-                (DataMut::F16(first), DataMut::F16(rest))
-            }
-            Self::Bf16(values) => {
-                let (first, rest) = values.split_at_mut(count);
-                (DataMut::Bf16(first), DataMut::Bf16(rest))
-            }
-            Self::Bool(values) => {
-                let (first, rest) = values.split_at_mut(count);
-                (DataMut::Bool(first), DataMut::Bool(rest))
-            }
+            Self::F32(values) => Self::F32(values.split_off_mut(..count).unwrap_or_default()),
+            Self::F16(values) => Self::F16(values.split_off_mut(..count).unwrap_or_default()),
+            Self::Bf16(values) => Self::Bf16(values.split_off_mut(..count).unwrap_or_default()),
+            Self::Bool(values) => Self::Bool(values.split_off_mut(..count).unwrap_or_default()),
         }
     }
 

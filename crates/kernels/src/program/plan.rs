@@ -236,8 +236,7 @@ impl Program {
             *extent == Extent::Whole
                 || *extent == Extent::Each && sources[*input].map.modulus == 1 && block[1] == columns
         };
-        let prologue = loads.iter().copied().filter(once).collect();
-        let mut all: Vec<Action> = loads.iter().copied().filter(|load| !once(load)).collect();
+        let (prologue, mut all): (Vec<Action>, Vec<Action>) = loads.iter().copied().partition(once);
         all.append(&mut actions);
         let cost = sources.len() + results.len() + steps.iter().map(|step| step.op.cost()).sum::<usize>();
         Ok(Self {

@@ -66,17 +66,11 @@ impl Program {
                 let range = task * blocks / tasks..(task + 1) * blocks / tasks;
                 let start = self.begin(size, range.start);
                 let end = self.begin(size, range.end);
-                let mut own = Vec::with_capacity(rest.len());
-                for (result, (extent, _)) in rest.iter_mut().zip(&self.results) {
-                    let count = match extent {
-                        Extent::Each => end.1 - start.1,
-                        _ => end.0 - start.0,
-                    };
-                    let (first, others) = mem::replace(result, DataMut::F32(&mut [])).split(count);
-                    own.push(first);
-                    *result = others;
-                }
-                Task { program: self, size, inputs, results: own, start, blocks: range }
+                let own = rest.iter_mut().zip(&self.results).map(|(result, (extent, _))| match extent {
+                    Extent::Each => result.split_off(end.1 - start.1),
+                    _ => result.split_off(end.0 - start.0),
+                });
+                Task { program: self, size, inputs, results: own.collect(), start, blocks: range }
             })
             .collect()
     }
