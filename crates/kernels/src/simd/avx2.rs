@@ -122,7 +122,11 @@ impl Simd for Avx2 {
     type Ranks = [F; 4];
     const LANES: usize = 8;
     const ROWS: usize = 6;
+    const LOOKS_UP_WORDS: bool = true;
 
+    methods! { safe;
+        fn far(self, values: &[f32; 256]) -> &[f32; 256] = values;
+    }
     methods! { by token;
         fn splat(self, value: f32) -> F = _mm256_set1_ps(value);
         fn splat_words(self, value: u32) -> I = _mm256_set1_epi32(value as i32);
@@ -198,6 +202,45 @@ impl Simd for Avx2 {
             }
             rank
         };
+        fn table(self, values: &[f32; 16]) -> Table = {
+            // Bytes of floats, each place in a row of its own.
+            let mut bytes = [[0_u8; 16]; 4];
+            for (at, value) in values.iter().enumerate() {
+                for (row, byte) in bytes.iter_mut().zip(value.to_bits().to_le_bytes()) {
+                    row[at] = byte;
+                }
+            }
+            let [a, b, c, d] = bytes;
+            Table {
+                halves: [_mm256_loadu_ps(values.as_ptr()), _mm256_loadu_ps(values.as_ptr().add(8))],
+                bytes: [twice(&a), twice(&b), twice(&c), twice(&d)],
+            }
+        };
+        fn lookup_words(self, table: Table, words: I) -> [F; 8] = {
+            // In each lane of 16 bytes: the lowest bytes of its words, then the next ones, and so on.
+            let by_place =
+                _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+            let (words, four_bits) = (_mm256_shuffle_epi8(words, by_place), _mm256_set1_epi8(15));
+            let even = floats_of(table.bytes, _mm256_and_si256(words, four_bits));
+            let odd = floats_of(table.bytes, _mm256_and_si256(_mm256_srli_epi16::<4>(words), four_bits));
+            [even[0], odd[0], even[1], odd[1], even[2], odd[2], even[3], odd[3]]
+        };
+        fn lookup(self, table: Table, words: I) -> F = {
+            let low = _mm256_permutevar8x32_ps(table.halves[0], words);
+            let high = _mm256_permutevar8x32_ps(table.halves[1], words);
+            // A blend looks at the sign: bit 3 moved to the top.
+            _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32::<28>(words)))
+        };
+        fn ranks(self, thresholds: &Thresholds) -> [F; 4] = {
+            let t = thresholds.values;
+            let steps: [[f32; 8]; 3] = [
+                std::array::from_fn(|at| t[3 + 8 * (at % 2)]),
+                std::array::from_fn(|at| t[1 + 4 * (at % 4)]),
+                std::array::from_fn(|at| t[2 * at]),
+            ];
+            let [second, third, fourth] = steps.map(|step| _mm256_loadu_ps(step.as_ptr()));
+            [self.splat(t[7]), second, third, fourth]
+        };
     }
     methods! { by promise;
         unsafe fn load(self, from: *const f32) -> F = _mm256_loadu_ps(from);
@@ -233,89 +276,17 @@ impl Simd for Avx2 {
             2 => i32::from(from.cast::<u16>().read_unaligned()),
             _ => from.cast::<i32>().read_unaligned(),
         });
-    }
-
-    #[inline(always)]
-    fn table(self, values: &[f32; 16]) -> Table {
-        // Bytes of floats, each place in a row of its own.
-        let mut bytes = [[0_u8; 16]; 4];
-        for (at, value) in values.iter().enumerate() {
-            for (row, byte) in bytes.iter_mut().zip(value.to_bits().to_le_bytes()) {
-                row[at] = byte;
-            }
-        }
-        // SAFETY: the token proves the instructions; there are 16 floats, and 16 bytes of each place.
-        unsafe {
-            let [a, b, c, d] = bytes;
-            Table {
-                halves: [_mm256_loadu_ps(values.as_ptr()), _mm256_loadu_ps(values.as_ptr().add(8))],
-                bytes: [twice(&a), twice(&b), twice(&c), twice(&d)],
-            }
-        }
-    }
-    const LOOKS_UP_WORDS: bool = true;
-    #[inline(always)]
-    fn lookup_words(self, Table { bytes, .. }: Table, words: I) -> [F; 8] {
-        // SAFETY: the token proves the instructions.
-        unsafe {
-            // In each lane of 16 bytes: the lowest bytes of its words, then the next ones, and so on.
-            let by_place =
-                _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-            let (words, four_bits) = (_mm256_shuffle_epi8(words, by_place), _mm256_set1_epi8(15));
-            let even = floats_of(bytes, _mm256_and_si256(words, four_bits));
-            let odd = floats_of(bytes, _mm256_and_si256(_mm256_srli_epi16::<4>(words), four_bits));
-            [even[0], odd[0], even[1], odd[1], even[2], odd[2], even[3], odd[3]]
-        }
-    }
-    #[inline(always)]
-    fn lookup(self, Table { halves: [low, high], .. }: Table, words: I) -> F {
-        // SAFETY: the token proves the instructions.
-        unsafe {
-            let low = _mm256_permutevar8x32_ps(low, words);
-            let high = _mm256_permutevar8x32_ps(high, words);
-            // A blend looks at the sign: bit 3 moved to the top.
-            _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32::<28>(words)))
-        }
-    }
-    #[inline(always)]
-    fn far(self, values: &[f32; 256]) -> &[f32; 256] {
-        values
-    }
-    #[inline(always)]
-    fn ranks(self, thresholds: &Thresholds) -> [F; 4] {
-        let t = thresholds.values;
-        let steps: [[f32; 8]; 3] = [
-            std::array::from_fn(|at| t[3 + 8 * (at % 2)]),
-            std::array::from_fn(|at| t[1 + 4 * (at % 4)]),
-            std::array::from_fn(|at| t[2 * at]),
-        ];
-        // SAFETY: the token proves the instructions, and each list has 8 floats.
-        unsafe {
-            let [second, third, fourth] = steps.map(|step| _mm256_loadu_ps(step.as_ptr()));
-            [self.splat(t[7]), second, third, fourth]
-        }
-    }
-    #[inline(always)]
-    unsafe fn unpack<const BITS: usize>(self, from: *const u8, above: u8, to: *mut u8) {
-        // SAFETY: the caller's promise; and the token.
-        unsafe { unpack::<BITS>(from, above, to) }
-    }
-    #[inline(always)]
-    unsafe fn load_stream<const BITS: usize>(self, from: *const u8) -> I {
-        // SAFETY: the caller promises 16 bytes; and the token.
-        unsafe {
+        unsafe fn unpack<const BITS: usize>(self, from: *const u8, above: u8, to: *mut u8) -> () =
+            unpack::<BITS>(from, above, to);
+        unsafe fn load_stream<const BITS: usize>(self, from: *const u8) -> I = {
             let bytes = const { stream_shuffle::<32>(BITS) };
             let shifts = const { stream_shifts(BITS) };
             let codes = _mm256_broadcastsi128_si256(_mm_loadu_si128(from.cast()));
             let pairs = _mm256_shuffle_epi8(codes, _mm256_loadu_si256(bytes.as_ptr().cast()));
             let words = _mm256_srlv_epi32(pairs, _mm256_loadu_si256(shifts.as_ptr().cast()));
             _mm256_and_si256(words, _mm256_set1_epi32((1 << BITS) - 1))
-        }
-    }
-    #[inline(always)]
-    unsafe fn load_spans<const BITS: usize>(self, from: *const u8) -> I {
-        // SAFETY: the caller promises 16 bytes behind the words; and the token.
-        unsafe {
+        };
+        unsafe fn load_spans<const BITS: usize>(self, from: *const u8) -> I = {
             let bytes: [u8; 32] = const { span_shuffle(BITS, &[0; 2]) };
             let high = _mm_loadu_si128(from.add(span_bytes(BITS)).cast());
             let both = _mm256_set_m128i(high, _mm_loadu_si128(from.cast()));
@@ -325,12 +296,8 @@ impl Simd for Avx2 {
             }
             let shifts = const { stream_shifts(BITS) };
             _mm256_srlv_epi32(words, _mm256_loadu_si256(shifts.as_ptr().cast()))
-        }
-    }
-    #[inline(always)]
-    unsafe fn transpose_to(self, from: *const u8, stride: usize, to: *mut u32, to_stride: usize) {
-        // SAFETY: the caller promises 8 rows of 32 bytes and 8 of 8 words; and the token.
-        unsafe {
+        };
+        unsafe fn transpose_to(self, from: *const u8, stride: usize, to: *mut u32, to_stride: usize) -> () = {
             // Four rows at a time into 128-bit lanes of four words, then the lanes themselves.
             let zero = _mm256_setzero_si256();
             let mut quads = [[zero; 2]; 4];
@@ -357,6 +324,6 @@ impl Simd for Avx2 {
                 _mm256_storeu_si256(to.add(word * to_stride).cast(), _mm256_permute2x128_si256::<0x20>(a, b));
                 _mm256_storeu_si256(to.add((4 + word) * to_stride).cast(), _mm256_permute2x128_si256::<0x31>(a, b));
             }
-        }
+        };
     }
 }

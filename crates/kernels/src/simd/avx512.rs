@@ -156,6 +156,48 @@ impl Simd for Avx512 {
             _mm_storeu_ps(four.as_mut_ptr(), sums);
             four
         };
+        fn ranks(self, thresholds: &Thresholds) -> Ranks = if let Some(cells) = &thresholds.cells {
+            let [low, high] = [0, 16].map(|at| _mm512_loadu_ps(cells.thresholds.as_ptr().add(at)));
+            let [first, second] = [0, 16].map(|at| _mm512_loadu_si512(cells.ranks.as_ptr().add(at).cast()));
+            Ranks::Cells { factor: self.splat(cells.factor), thresholds: [low, high], ranks: [first, second] }
+        } else {
+            Ranks::Steps(self.splat(thresholds.values[7]), thresholds.steps().map(|step| self.table(&step)))
+        };
+        fn rank(self, ranks: Ranks, x: F) -> I = match ranks {
+            Ranks::Cells { factor, thresholds, ranks } => {
+                let scaled = self.mul(x, factor);
+                let scaled = self.min(self.max(scaled, self.splat(-16.0)), self.splat(15.0));
+                // Of the cell, 5 bits count.
+                let cell = _mm512_cvtps_epi32(scaled);
+                let threshold = _mm512_permutex2var_ps(thresholds[0], cell, thresholds[1]);
+                let rank = _mm512_permutex2var_epi32(ranks[0], cell, ranks[1]);
+                self.raise(rank, self.splat_words(1), x, threshold)
+            }
+            Ranks::Steps(first, later) => rank_by_steps(self, first, later, x),
+        };
+        fn far(self, values: &[f32; 256]) -> [F; 16] = {
+            let mut table = [_mm512_setzero_ps(); 16];
+            for (sixteen, values) in table.iter_mut().zip(values.as_chunks::<16>().0) {
+                *sixteen = _mm512_loadu_ps(values.as_ptr());
+            }
+            table
+        };
+        fn lookup_far(self, table: Self::Far<'_>, words: I) -> F = {
+            let mut eighths = [table[0]; 8];
+            // Of a word, 5 bits count here, and then one more in each step.
+            for (eighth, [low, high]) in eighths.iter_mut().zip(table.as_chunks::<2>().0) {
+                *eighth = _mm512_permutex2var_ps(*low, words, *high);
+            }
+            let mut quarters = [table[0]; 4];
+            let upper = _mm512_test_epi32_mask(words, _mm512_set1_epi32(0x20));
+            for (quarter, [low, high]) in quarters.iter_mut().zip(eighths.as_chunks::<2>().0) {
+                *quarter = _mm512_mask_mov_ps(*low, upper, *high);
+            }
+            let upper = _mm512_test_epi32_mask(words, _mm512_set1_epi32(0x40));
+            let low = _mm512_mask_mov_ps(quarters[0], upper, quarters[1]);
+            let high = _mm512_mask_mov_ps(quarters[2], upper, quarters[3]);
+            _mm512_mask_mov_ps(low, _mm512_test_epi32_mask(words, _mm512_set1_epi32(0x80)), high)
+        };
     }
     methods! { by promise;
         unsafe fn load(self, from: *const f32) -> F = _mm512_loadu_ps(from);
@@ -191,12 +233,7 @@ impl Simd for Avx512 {
                 _mm512_mask_broadcastd_epi32(low, 0xff00, _mm_loadu_si32(from.add(4)))
             }
         };
-    }
-
-    #[inline(always)]
-    unsafe fn load_e4m3<const SECOND: bool>(self, from: *const u8) -> F {
-        // SAFETY: the caller promises 32 bytes; and the token.
-        unsafe {
+        unsafe fn load_e4m3<const SECOND: bool>(self, from: *const u8) -> F = {
             let bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(from.cast()));
             let mut quarters = [_mm512_setzero_si512(); 4];
             for (quarter, from) in quarters.iter_mut().zip(E4M3.as_chunks::<32>().0) {
@@ -214,87 +251,18 @@ impl Simd for Avx512 {
             } else {
                 _mm512_slli_epi32::<16>(halves)
             })
-        }
-    }
-    #[inline(always)]
-    fn far(self, values: &[f32; 256]) -> [F; 16] {
-        let mut table = [self.splat(0.0); 16];
-        for (sixteen, values) in table.iter_mut().zip(values.as_chunks::<16>().0) {
-            *sixteen = self.table(values);
-        }
-        table
-    }
-    #[inline(always)]
-    fn lookup_far(self, table: Self::Far<'_>, words: I) -> F {
-        // SAFETY: the token proves the instructions.
-        unsafe {
-            let mut eighths = [table[0]; 8];
-            // Of a word, 5 bits count here, and then one more in each step.
-            for (eighth, [low, high]) in eighths.iter_mut().zip(table.as_chunks::<2>().0) {
-                *eighth = _mm512_permutex2var_ps(*low, words, *high);
-            }
-            let mut quarters = [table[0]; 4];
-            let upper = _mm512_test_epi32_mask(words, _mm512_set1_epi32(0x20));
-            for (quarter, [low, high]) in quarters.iter_mut().zip(eighths.as_chunks::<2>().0) {
-                *quarter = _mm512_mask_mov_ps(*low, upper, *high);
-            }
-            let upper = _mm512_test_epi32_mask(words, _mm512_set1_epi32(0x40));
-            let low = _mm512_mask_mov_ps(quarters[0], upper, quarters[1]);
-            let high = _mm512_mask_mov_ps(quarters[2], upper, quarters[3]);
-            _mm512_mask_mov_ps(low, _mm512_test_epi32_mask(words, _mm512_set1_epi32(0x80)), high)
-        }
-    }
-    #[inline(always)]
-    fn ranks(self, thresholds: &Thresholds) -> Ranks {
-        if let Some(cells) = &thresholds.cells {
-            // SAFETY: there are 32 floats and as many words.
-            return unsafe {
-                let [low, high] = [0, 16].map(|at| _mm512_loadu_ps(cells.thresholds.as_ptr().add(at)));
-                let [first, second] = [0, 16].map(|at| _mm512_loadu_si512(cells.ranks.as_ptr().add(at).cast()));
-                Ranks::Cells { factor: self.splat(cells.factor), thresholds: [low, high], ranks: [first, second] }
-            };
-        }
-        Ranks::Steps(self.splat(thresholds.values[7]), thresholds.steps().map(|step| self.table(&step)))
-    }
-    #[inline(always)]
-    fn rank(self, ranks: Ranks, x: F) -> I {
-        match ranks {
-            Ranks::Cells { factor, thresholds, ranks } => {
-                let scaled = self.mul(x, factor);
-                let scaled = self.min(self.max(scaled, self.splat(-16.0)), self.splat(15.0));
-                // SAFETY: the token proves the instructions.
-                unsafe {
-                    // Of the cell, 5 bits count.
-                    let cell = _mm512_cvtps_epi32(scaled);
-                    let threshold = _mm512_permutex2var_ps(thresholds[0], cell, thresholds[1]);
-                    let rank = _mm512_permutex2var_epi32(ranks[0], cell, ranks[1]);
-                    self.raise(rank, self.splat_words(1), x, threshold)
-                }
-            }
-            Ranks::Steps(first, later) => rank_by_steps(self, first, later, x),
-        }
-    }
-    #[inline(always)]
-    unsafe fn unpack<const BITS: usize>(self, from: *const u8, above: u8, to: *mut u8) {
-        // SAFETY: the caller's promise; and the token, for those instructions too.
-        unsafe { super::avx2::unpack::<BITS>(from, above, to) }
-    }
-    #[inline(always)]
-    unsafe fn load_stream<const BITS: usize>(self, from: *const u8) -> I {
-        // SAFETY: the caller promises 16 bytes; and the token.
-        unsafe {
+        };
+        unsafe fn unpack<const BITS: usize>(self, from: *const u8, above: u8, to: *mut u8) -> () =
+            super::avx2::unpack::<BITS>(from, above, to);
+        unsafe fn load_stream<const BITS: usize>(self, from: *const u8) -> I = {
             let bytes = const { stream_shuffle::<64>(BITS) };
             let shifts = const { stream_shifts(BITS) };
             let codes = _mm512_broadcast_i32x4(_mm_loadu_si128(from.cast()));
             let pairs = _mm512_shuffle_epi8(codes, _mm512_loadu_si512(bytes.as_ptr().cast()));
             let words = _mm512_srlv_epi32(pairs, _mm512_loadu_si512(shifts.as_ptr().cast()));
             _mm512_and_si512(words, _mm512_set1_epi32((1 << BITS) - 1))
-        }
-    }
-    #[inline(always)]
-    unsafe fn load_spans<const BITS: usize>(self, from: *const u8) -> I {
-        // SAFETY: the caller promises as many bytes as the mask has words; and the token.
-        unsafe {
+        };
+        unsafe fn load_spans<const BITS: usize>(self, from: *const u8) -> I = {
             let lanes = const { span_lanes(BITS) };
             let bytes: [u8; 64] = const { span_shuffle(BITS, &span_starts(BITS)) };
             let all = _mm512_maskz_loadu_epi32(first(span_bytes(BITS)), from.cast());
@@ -305,12 +273,8 @@ impl Simd for Avx512 {
             }
             let shifts = const { stream_shifts(BITS) };
             _mm512_srlv_epi32(words, _mm512_loadu_si512(shifts.as_ptr().cast()))
-        }
-    }
-    #[inline(always)]
-    unsafe fn transpose_to(self, from: *const u8, stride: usize, to: *mut u32, to_stride: usize) {
-        // SAFETY: the caller promises 16 rows of 64 bytes and 16 of 16 words; and the token.
-        unsafe {
+        };
+        unsafe fn transpose_to(self, from: *const u8, stride: usize, to: *mut u32, to_stride: usize) -> () = {
             // Four rows at a time into 128-bit lanes of four words, then the lanes themselves.
             let zero = _mm512_setzero_si512();
             let mut quads = [[zero; 4]; 4];
@@ -346,6 +310,6 @@ impl Simd for Avx512 {
                     _mm512_storeu_si512(to.add((4 * lane + word) * to_stride).cast(), value);
                 }
             }
-        }
+        };
     }
 }

@@ -7,8 +7,9 @@ use std::{cell::Cell, sync::OnceLock};
 
 /// Methods of an instruction set that are one expression each, a row a method.
 ///
-/// Intrinsics `by token` ask for nothing but the instructions, which the token proves, and read what references lead to; those
-/// `by promise` of `unsafe` methods for what the trait makes their callers promise as well. Others are `safe`.
+/// Intrinsics `by token` ask for nothing but the instructions, which the token proves, and for memory that the method has as
+/// references or variables; those `by promise` of `unsafe` methods for what the trait makes their callers promise as well.
+/// Others are `safe`.
 macro_rules! methods {
     (safe; $(fn $name:ident($self:ident $(, $argument:tt: $type:ty)*) -> $result:ty = $body:expr;)*) => {$(
         #[inline(always)]
@@ -19,13 +20,14 @@ macro_rules! methods {
     (by token; $(fn $name:ident($self:ident $(, $argument:tt: $type:ty)*) -> $result:ty = $body:expr;)*) => {$(
         #[inline(always)]
         fn $name($self $(, $argument: $type)*) -> $result {
-            // SAFETY: the token proves the instructions.
+            // SAFETY: the token proves the instructions, and the memory is at hand.
             unsafe { $body }
         }
     )*};
-    (by promise; $(unsafe fn $name:ident($self:ident $(, $argument:tt: $type:ty)*) -> $result:ty = $body:expr;)*) => {$(
+    (by promise; $(unsafe fn $name:ident $(<const $parameter:ident: $kind:ty>)? ($self:ident $(, $argument:tt: $type:ty)*)
+        -> $result:ty = $body:expr;)*) => {$(
         #[inline(always)]
-        unsafe fn $name($self $(, $argument: $type)*) -> $result {
+        unsafe fn $name $(<const $parameter: $kind>)? ($self $(, $argument: $type)*) -> $result {
             // SAFETY: the token proves the instructions, and the caller promises the memory.
             unsafe { $body }
         }

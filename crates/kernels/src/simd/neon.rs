@@ -139,8 +139,16 @@ impl<const SDOT: bool> Simd for Neon<SDOT> {
                 vreinterpretq_f32_u8(vqtbl4q_u8(table, vreinterpretq_u8_u32(bytes)))
             })
         };
+        fn lookup_far(self, table: Self::Far<'_>, words: I) -> F = {
+            let mut lanes = [0_u32; 8];
+            vst1q_u32(lanes.as_mut_ptr(), words[0]);
+            vst1q_u32(lanes.as_mut_ptr().add(4), words[1]);
+            let values = lanes.map(|lane| table[usize::from(lane as u8)]);
+            self.load(values.as_ptr())
+        };
     }
     methods! { safe;
+        fn far(self, values: &[f32; 256]) -> &[f32; 256] = values;
         fn ranks(self, thresholds: &Thresholds) -> (F, [T; 3]) =
             (self.splat(thresholds.values[7]), thresholds.steps().map(|step| self.table(&step)));
         fn rank(self, (first, later): (F, [T; 3]), x: F) -> I = rank_by_steps(self, first, later, x);
@@ -166,56 +174,22 @@ impl<const SDOT: bool> Simd for Neon<SDOT> {
             let words = [vmovl_s16(vget_low_s16(pairs)), vmovl_s16(vget_high_s16(pairs))];
             words.map(|words| vreinterpretq_u32_s32(words))
         };
-    }
-
-    #[inline(always)]
-    fn far(self, values: &[f32; 256]) -> &[f32; 256] {
-        values
-    }
-    #[inline(always)]
-    fn lookup_far(self, table: Self::Far<'_>, words: I) -> F {
-        let mut lanes = [0_u32; 8];
-        // SAFETY: there is room for 8 words, and there are 8 floats.
-        unsafe {
-            vst1q_u32(lanes.as_mut_ptr(), words[0]);
-            vst1q_u32(lanes.as_mut_ptr().add(4), words[1]);
-            let values = lanes.map(|lane| table[usize::from(lane as u8)]);
-            self.load(values.as_ptr())
-        }
-    }
-    #[inline(always)]
-    unsafe fn load_some(self, from: *const f32, count: usize) -> F {
-        let mut values = [0.0; 8];
-        // SAFETY: the caller promises `count` floats, and there is room for 8.
-        unsafe {
+        unsafe fn load_some(self, from: *const f32, count: usize) -> F = {
+            let mut values = [0.0; 8];
             std::ptr::copy_nonoverlapping(from, values.as_mut_ptr(), count);
             self.load(values.as_ptr())
-        }
-    }
-    #[inline(always)]
-    unsafe fn store_some(self, to: *mut f32, count: usize, value: F) {
-        let mut values = [0.0; 8];
-        // SAFETY: there is room for 8, of which the caller promises `count` at `to`.
-        unsafe {
+        };
+        unsafe fn store_some(self, to: *mut f32, count: usize, value: F) -> () = {
+            let mut values = [0.0; 8];
             self.store(values.as_mut_ptr(), value);
             std::ptr::copy_nonoverlapping(values.as_ptr(), to, count);
-        }
-    }
-    #[inline(always)]
-    unsafe fn spread_words(self, from: *const u8, bits: usize) -> I {
-        // SAFETY: the caller promises `bits` bytes.
-        self.splat_words(unsafe {
-            match bits {
-                1 => u32::from(*from),
-                2 => u32::from(from.cast::<u16>().read_unaligned()),
-                _ => from.cast::<u32>().read_unaligned(),
-            }
-        })
-    }
-    #[inline(always)]
-    unsafe fn load_stream<const BITS: usize>(self, from: *const u8) -> I {
-        // SAFETY: the caller promises 16 bytes.
-        unsafe {
+        };
+        unsafe fn spread_words(self, from: *const u8, bits: usize) -> I = self.splat_words(match bits {
+            1 => u32::from(*from),
+            2 => u32::from(from.cast::<u16>().read_unaligned()),
+            _ => from.cast::<u32>().read_unaligned(),
+        });
+        unsafe fn load_stream<const BITS: usize>(self, from: *const u8) -> I = {
             let bytes = const { stream_shuffle::<32>(BITS) };
             let shifts = const { stream_shifts(BITS) };
             let codes = vld1q_u8(from);
@@ -223,36 +197,24 @@ impl<const SDOT: bool> Simd for Neon<SDOT> {
                 .map(|bytes| vreinterpretq_u32_u8(vqtbl1q_u8(codes, bytes)));
             let words = self.shift_each(pairs, self.load_words(shifts.as_ptr().cast()));
             self.and(words, self.splat_words((1 << BITS) - 1))
-        }
-    }
-    #[inline(always)]
-    unsafe fn load_spans<const BITS: usize>(self, from: *const u8) -> I {
-        // SAFETY: the caller promises 16 bytes behind the words.
-        unsafe {
+        };
+        unsafe fn load_spans<const BITS: usize>(self, from: *const u8) -> I = {
             let bytes: [u8; 16] = const { span_shuffle(BITS, &[0]) };
             let bytes = vld1q_u8(bytes.as_ptr());
             let words =
                 [from, from.add(span_bytes(BITS))].map(|from| vreinterpretq_u32_u8(vqtbl1q_u8(vld1q_u8(from), bytes)));
             let shifts = const { stream_shifts(BITS) };
             self.shift_each(words, self.load_words(shifts.as_ptr().cast()))
-        }
-    }
-    #[inline(always)]
-    unsafe fn spread(self, from: *const f32, count: usize, index: I) -> F {
-        let mut lanes = [0_u32; 8];
-        // SAFETY: there is room for 8 words; the caller promises `count` floats.
-        unsafe {
+        };
+        unsafe fn spread(self, from: *const f32, count: usize, index: I) -> F = {
+            let mut lanes = [0_u32; 8];
             vst1q_u32(lanes.as_mut_ptr(), index[0]);
             vst1q_u32(lanes.as_mut_ptr().add(4), index[1]);
             let values = lanes.map(|i| if (i as usize) < count { *from.add(i as usize) } else { 0.0 });
             self.load(values.as_ptr())
-        }
-    }
-    #[inline(always)]
-    unsafe fn transpose_to(self, from: *const u8, stride: usize, to: *mut u32, to_stride: usize) {
-        for (row, column) in [(0, 0), (0, 4), (4, 0), (4, 4)] {
-            // SAFETY: the caller promises 8 rows of 32 bytes and 8 of 8 words; this is a quarter of each.
-            unsafe {
+        };
+        unsafe fn transpose_to(self, from: *const u8, stride: usize, to: *mut u32, to_stride: usize) -> () = {
+            for (row, column) in [(0, 0), (0, 4), (4, 0), (4, 4)] {
                 let from = from.add(row * stride + 4 * column);
                 let a = vreinterpretq_u32_u8(vld1q_u8(from));
                 let b = vreinterpretq_u32_u8(vld1q_u8(from.add(stride)));
@@ -268,6 +230,6 @@ impl<const SDOT: bool> Simd for Neon<SDOT> {
                     vst1q_u32(to.add((column + i) * to_stride + row), vreinterpretq_u32_u64(lane));
                 }
             }
-        }
+        };
     }
 }

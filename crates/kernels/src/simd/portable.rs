@@ -33,6 +33,8 @@ impl Simd for Portable {
         fn sub(self, a: F, b: F) -> F = std::array::from_fn(|i| a[i] - b[i]);
         fn mul(self, a: F, b: F) -> F = std::array::from_fn(|i| a[i] * b[i]);
         fn div(self, a: F, b: F) -> F = std::array::from_fn(|i| a[i] / b[i]);
+        fn fma(self, a: F, b: F, c: F) -> F =
+            std::array::from_fn(|i| if Self::FUSED { a[i].mul_add(b[i], c[i]) } else { a[i] * b[i] + c[i] });
         fn max(self, a: F, b: F) -> F = std::array::from_fn(|i| if a[i] > b[i] { a[i] } else { b[i] });
         fn min(self, a: F, b: F) -> F = std::array::from_fn(|i| if a[i] < b[i] { a[i] } else { b[i] });
         fn keep(self, values: F, a: F, b: F) -> F = std::array::from_fn(|i| if a[i] < b[i] { 0.0 } else { values[i] });
@@ -74,65 +76,33 @@ impl Simd for Portable {
             from.cast::<[i8; LANES]>().read().map(|byte| i32::from(byte) as u32);
         unsafe fn load_f16(self, from: *const u8) -> F = from.cast::<[f16; LANES]>().read_unaligned().map(f16::to_f32);
         unsafe fn load_bf16(self, from: *const u8) -> F = from.cast::<[bf16; LANES]>().read_unaligned().map(bf16::to_f32);
-    }
-
-    #[inline(always)]
-    fn fma(self, a: F, b: F, c: F) -> F {
-        if Self::FUSED {
-            std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
-        } else {
-            std::array::from_fn(|i| a[i] * b[i] + c[i])
-        }
-    }
-    #[inline(always)]
-    unsafe fn load_some(self, from: *const f32, count: usize) -> F {
-        // SAFETY: the caller promises `count` floats.
-        std::array::from_fn(|i| if i < count { unsafe { *from.add(i) } } else { 0.0 })
-    }
-    #[inline(always)]
-    unsafe fn store_some(self, to: *mut f32, count: usize, value: F) {
-        // SAFETY: the caller promises `count` floats, and a vector is not a part of them.
-        unsafe { std::ptr::copy_nonoverlapping(value.as_ptr(), to, count) };
-    }
-    #[inline(always)]
-    unsafe fn spread_words(self, from: *const u8, bits: usize) -> I {
-        let mut bytes = [0; 4];
-        for (i, byte) in bytes.iter_mut().enumerate().take(bits) {
-            // SAFETY: the caller promises LANES * bits / 8 = bits bytes.
-            *byte = unsafe { *from.add(i) };
-        }
-        [u32::from_le_bytes(bytes); LANES]
-    }
-    #[inline(always)]
-    unsafe fn load_stream<const BITS: usize>(self, from: *const u8) -> I {
-        std::array::from_fn(|i| {
-            // SAFETY: the caller promises 16 bytes, and the last two of 8 codes are the seventh and the eighth.
-            let both = unsafe { from.add(stream_byte(BITS, i)).cast::<[u8; 2]>().read() };
-            u32::from(u16::from_le_bytes(both)) >> (i * BITS % 8) & ((1 << BITS) - 1)
-        })
-    }
-    #[inline(always)]
-    unsafe fn load_spans<const BITS: usize>(self, from: *const u8) -> I {
-        std::array::from_fn(|i| {
-            // SAFETY: the caller promises 16 bytes behind the words.
-            let bytes = unsafe { from.add(i * BITS / 8).cast::<[u8; 4]>().read() };
-            u32::from_le_bytes(bytes) >> (i * BITS % 8)
-        })
-    }
-    #[inline(always)]
-    unsafe fn spread(self, from: *const f32, count: usize, index: I) -> F {
-        // SAFETY: the caller promises `count` floats.
-        index.map(|i| if (i as usize) < count { unsafe { *from.add(i as usize) } } else { 0.0 })
-    }
-    #[inline(always)]
-    unsafe fn transpose_to(self, from: *const u8, stride: usize, to: *mut u32, to_stride: usize) {
-        for row in 0..LANES {
-            // SAFETY: the caller promises LANES rows of LANES words, `stride` bytes apart.
-            let words = unsafe { self.load_words(from.add(row * stride)) };
-            for (d, word) in words.into_iter().enumerate() {
-                // SAFETY: d and row are below LANES, and the caller promises LANES rows of LANES words.
-                unsafe { *to.add(d * to_stride + row) = word };
+        unsafe fn load_some(self, from: *const f32, count: usize) -> F =
+            std::array::from_fn(|i| if i < count { *from.add(i) } else { 0.0 });
+        unsafe fn store_some(self, to: *mut f32, count: usize, value: F) -> () =
+            std::ptr::copy_nonoverlapping(value.as_ptr(), to, count);
+        unsafe fn spread_words(self, from: *const u8, bits: usize) -> I = {
+            let mut bytes = [0; 4];
+            for (i, byte) in bytes.iter_mut().enumerate().take(bits) {
+                *byte = *from.add(i);
             }
-        }
+            [u32::from_le_bytes(bytes); LANES]
+        };
+        // The last two bytes of 8 codes are the seventh and the eighth.
+        unsafe fn load_stream<const BITS: usize>(self, from: *const u8) -> I = std::array::from_fn(|i| {
+            let both = from.add(stream_byte(BITS, i)).cast::<[u8; 2]>().read();
+            u32::from(u16::from_le_bytes(both)) >> (i * BITS % 8) & ((1 << BITS) - 1)
+        });
+        unsafe fn load_spans<const BITS: usize>(self, from: *const u8) -> I = std::array::from_fn(|i| {
+            u32::from_le_bytes(from.add(i * BITS / 8).cast::<[u8; 4]>().read()) >> (i * BITS % 8)
+        });
+        unsafe fn spread(self, from: *const f32, count: usize, index: I) -> F =
+            index.map(|i| if (i as usize) < count { *from.add(i as usize) } else { 0.0 });
+        unsafe fn transpose_to(self, from: *const u8, stride: usize, to: *mut u32, to_stride: usize) -> () = {
+            for row in 0..LANES {
+                for (d, word) in self.load_words(from.add(row * stride)).into_iter().enumerate() {
+                    *to.add(d * to_stride + row) = word;
+                }
+            }
+        };
     }
 }

@@ -38,37 +38,19 @@ impl<const SDOT: bool> Dot for Neon<SDOT> {
     const ABOVE: i32 = 0;
     type B = int8x16_t;
 
-    #[inline(always)]
-    fn weights_table(self, values: [i8; 16]) -> int8x16_t {
-        // SAFETY: every AArch64 machine has NEON, and there are 16 bytes.
-        unsafe { vld1q_s8(values.as_ptr()) }
-    }
-    #[inline(always)]
-    fn lookup_weights(self, table: int8x16_t, words: Self::I) -> Self::I {
-        // SAFETY: every AArch64 machine has NEON.
-        words.map(|words| unsafe {
+    methods! { by token;
+        fn weights_table(self, values: [i8; 16]) -> int8x16_t = vld1q_s8(values.as_ptr());
+        fn lookup_weights(self, table: int8x16_t, words: Self::I) -> Self::I = words.map(|words| {
             vreinterpretq_u32_s8(vqtbl1q_s8(table, vandq_u8(vreinterpretq_u8_u32(words), vdupq_n_u8(15))))
-        })
-    }
-    #[inline(always)]
-    fn sign_flipped(self, bytes: Self::I) -> Self::I {
-        // SAFETY: every AArch64 machine has NEON.
-        bytes.map(|bytes| unsafe { veorq_u32(bytes, vdupq_n_u32(0x8080_8080)) })
-    }
-    #[inline(always)]
-    fn dot(self, sum: Self::I, weights: Self::I, x: Self::I) -> Self::I {
-        std::array::from_fn(|i| {
-            // SAFETY: every AArch64 machine has NEON.
-            let [sum, weights, x] = unsafe {
-                let bytes = |words| vreinterpretq_s8_u32(words);
-                [sum[i], weights[i], x[i]].map(bytes)
-            };
-            // SAFETY: as above, and where there is `sdot`, `run` has detected it.
-            unsafe {
-                let sum = vreinterpretq_s32_s8(sum);
-                vreinterpretq_u32_s32(if SDOT { sdot(sum, weights, x) } else { without(sum, weights, x) })
-            }
-        })
+        });
+        fn sign_flipped(self, bytes: Self::I) -> Self::I =
+            bytes.map(|bytes| veorq_u32(bytes, vdupq_n_u32(0x8080_8080)));
+        // Where there is `sdot`, `run` has detected it.
+        fn dot(self, sum: Self::I, weights: Self::I, x: Self::I) -> Self::I = std::array::from_fn(|i| {
+            let [sum, weights, x] = [sum[i], weights[i], x[i]].map(|words| vreinterpretq_s8_u32(words));
+            let sum = vreinterpretq_s32_s8(sum);
+            vreinterpretq_u32_s32(if SDOT { sdot(sum, weights, x) } else { without(sum, weights, x) })
+        });
     }
 }
 

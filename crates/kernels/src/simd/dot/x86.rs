@@ -86,14 +86,11 @@ impl Dot for Avx512 {
             ]
         };
     }
-
-    #[inline(always)]
-    unsafe fn load_unpacked<const BITS: usize>(self, from: *const u8) -> __m512i {
-        // SAFETY: the caller's promise; and the token.
-        unsafe {
+    methods! { by promise;
+        unsafe fn load_unpacked<const BITS: usize>(self, from: *const u8) -> __m512i = {
             let (low, high) = (unpacked::<BITS>(from), unpacked::<BITS>(from.add(4 * BITS)));
             _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
-        }
+        };
     }
 }
 
@@ -129,14 +126,11 @@ impl Dot for Avx2 {
             [low, high, low, high]
         };
     }
-
-    #[inline(always)]
-    fn dot_all_codes(self, sum: __m256i, codes: [__m256i; 2], x: [__m256i; 2]) -> __m256i {
-        self.dot_codes([sum; 2], codes, x)[0]
+    methods! { safe;
+        fn dot_all_codes(self, sum: __m256i, codes: [__m256i; 2], x: [__m256i; 2]) -> __m256i =
+            self.dot_codes([sum; 2], codes, x)[0];
     }
-    #[inline(always)]
-    unsafe fn load_unpacked<const BITS: usize>(self, from: *const u8) -> __m256i {
-        // SAFETY: the caller's promise; and the token.
-        unsafe { unpacked::<BITS>(from) }
+    methods! { by promise;
+        unsafe fn load_unpacked<const BITS: usize>(self, from: *const u8) -> __m256i = unpacked::<BITS>(from);
     }
 }
