@@ -262,10 +262,7 @@ impl Attending<'_> {
 
 /// A product with a matrix, on this thread.
 fn multiply(isa: Isa, x: &[f32], matrix: &Matrix, orientation: Orientation, out: &mut [f32]) {
-    let (depth, columns) = match orientation {
-        Orientation::Transposed => (matrix.k, matrix.n),
-        Orientation::Plain => (matrix.n, matrix.k),
-    };
+    let (depth, columns) = orientation.sides(matrix.n, matrix.k);
     if depth == 0 {
         return out.fill(0.0);
     }

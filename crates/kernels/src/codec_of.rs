@@ -27,20 +27,17 @@ pub(crate) fn dispatch<J: Job>(isa: Isa, codes: Codes, job: J) -> J::Output {
             _ => job.run(Table::<4> { bytes, values, order }),
         },
         Codes::Unsigned { bytes, bits } => match bits {
-            1 => job.run(Table::<1> { bytes, values: &INTEGERS, order: Order::LowFirst }),
-            2 => job.run(Table::<2> { bytes, values: &INTEGERS, order: Order::LowFirst }),
-            3 => job.run(Stream::<3> { bytes, values: &INTEGERS }),
-            4 => job.run(Table::<4> { bytes, values: &INTEGERS, order: Order::LowFirst }),
+            1..=4 => dispatch(isa, Codes::Table { bytes, bits, order: Order::LowFirst, values: &INTEGERS }, job),
             5 => job.run(Stream::<5> { bytes, values: &INTEGERS }),
             6 => job.run(Stream::<6> { bytes, values: &INTEGERS }),
             7 => job.run(Stream::<7> { bytes, values: &INTEGERS }),
             _ => job.run(Bytes::<Unsigned> { bytes, of: PhantomData }),
         },
         Codes::Offset { bytes, bits } => match bits {
-            1 => job.run(Table::<1> { bytes, values: &OFFSETS[1], order: Order::LowFirst }),
-            2 => job.run(Table::<2> { bytes, values: &OFFSETS[2], order: Order::LowFirst }),
-            3 => job.run(Stream::<3> { bytes, values: &OFFSETS[3] }),
-            4 => job.run(Table::<4> { bytes, values: &OFFSETS[4], order: Order::LowFirst }),
+            1..=4 => {
+                let values = &OFFSETS[bits as usize];
+                dispatch(isa, Codes::Table { bytes, bits, order: Order::LowFirst, values }, job)
+            }
             5 => job.run(Stream::<5, true> { bytes, values: &INTEGERS }),
             6 => job.run(Stream::<6, true> { bytes, values: &INTEGERS }),
             7 => job.run(Stream::<7, true> { bytes, values: &INTEGERS }),

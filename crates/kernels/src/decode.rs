@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, ops};
 
-use half::{bf16, f16, slice::HalfFloatSliceExt};
+use half::slice::HalfFloatSliceExt;
 
 use crate::{
     Codes, FloatsMut, Isa, KernelError, Matrix, Scales,
@@ -60,12 +60,8 @@ fn decode_parts(matrix: &Matrix, out: FloatsMut, run: usize, each: usize, from: 
         Some(FloatsMut::F32(out)) => in_parts(out, run, each, &|start, out| {
             decoder.decode(isa, from(start), out, AHEAD);
         }),
-        Some(FloatsMut::F16(out)) => in_parts(out, run, each, &|start, out| {
-            in_pieces(isa, decoder, from(start), out, &|floats, out: &mut [f16]| out.convert_from_f32_slice(floats));
-        }),
-        Some(FloatsMut::Bf16(out)) => in_parts(out, run, each, &|start, out| {
-            in_pieces(isa, decoder, from(start), out, &|floats, out: &mut [bf16]| out.convert_from_f32_slice(floats));
-        }),
+        Some(FloatsMut::F16(out)) => in_parts(out, run, each, &|start, out| in_pieces(isa, decoder, from(start), out)),
+        Some(FloatsMut::Bf16(out)) => in_parts(out, run, each, &|start, out| in_pieces(isa, decoder, from(start), out)),
         None => {}
     });
 }
@@ -82,12 +78,15 @@ pub(crate) fn in_parts<T: Send>(out: &mut [T], run: usize, each: usize, decode: 
 }
 
 /// Decodes elements from `start` a piece at a time and rounds them.
-fn in_pieces<T>(isa: Isa, decoder: &dyn Decode, start: usize, out: &mut [T], round: &dyn Fn(&[f32], &mut [T])) {
+fn in_pieces<T>(isa: Isa, decoder: &dyn Decode, start: usize, out: &mut [T])
+where
+    [T]: HalfFloatSliceExt,
+{
     let mut piece = [0.0; PIECE];
     for (i, out) in out.chunks_mut(PIECE).enumerate() {
         let piece = &mut piece[..out.len()];
         decoder.decode(isa, start + i * PIECE, piece, AHEAD);
-        round(piece, out);
+        out.convert_from_f32_slice(piece);
     }
 }
 

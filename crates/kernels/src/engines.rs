@@ -111,7 +111,7 @@ impl<'a> Priced<'a> for IntegerProduct<'a> {
             needs: |machine| machine.isa == Isa::Amx && vnni::is_there(machine),
             takes: |product| vnni::takes(product) && vnni::is_whole_tiles(product),
             cost: vnni::tiles_cost,
-            run: vnni::multiply_tiles,
+            run: vnni::multiply::<true>,
         },
         #[cfg(target_arch = "x86_64")]
         Engine {
@@ -119,7 +119,7 @@ impl<'a> Priced<'a> for IntegerProduct<'a> {
             needs: vnni::is_there,
             takes: vnni::takes,
             cost: vnni::cost,
-            run: vnni::multiply,
+            run: vnni::multiply::<false>,
         },
         #[cfg(target_arch = "aarch64")]
         Engine {

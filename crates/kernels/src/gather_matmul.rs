@@ -67,10 +67,7 @@ fn multiply(
     matrix.check()?;
     let (n, k) = (matrix.n.checked_div(count).unwrap_or(0), matrix.k);
     check_length("matrix", matrix.n, n * count, "rows of a stack of matrices, all of which have as many")?;
-    let (depth, columns) = match orientation {
-        Orientation::Transposed => (k, n),
-        Orientation::Plain => (n, k),
-    };
+    let (depth, columns) = orientation.sides(n, k);
     check_length("stack", indices.stack.len(), indices.x.len(), "one matrix for each group of rows")?;
     let group = product(indices.rows, depth)?;
     let groups = x.len().checked_div(group);

@@ -35,10 +35,7 @@ pub fn grouped_matmul<'x, 'o>(
     matrix.check()?;
     matrix.check_groups(rows)?;
     check_indices(indices, matrix, rows)?;
-    let (depth, columns) = match orientation {
-        Orientation::Transposed => (matrix.k, rows),
-        Orientation::Plain => (rows, matrix.k),
-    };
+    let (depth, columns) = orientation.sides(rows, matrix.k);
     let total = product(indices.len(), m)?;
     check_length("x", x.len(), product(total, depth)?, "`m` rows for each entry, as long as what is summed over")?;
     out.check(product(total, columns)?, "`m` rows for each entry, as long as the side of a matrix that remains")?;

@@ -52,13 +52,6 @@ impl Scale {
     }
 }
 
-/// The codes of floats in units of the scale.
-#[inline(always)]
-fn rounded<S: Simd>(simd: S, units: S::F) -> S::I {
-    let limited = simd.max(simd.min(units, simd.splat(127.0)), simd.splat(-127.0));
-    nearest_integers(simd, limited)
-}
-
 impl Format for Int8 {
     type Stored = f32;
     type Scale = Scale;
@@ -80,6 +73,7 @@ impl Format for Int8 {
     fn ready<S: Simd>(self, _: S) {}
     #[inline(always)]
     fn codes<S: Simd>((): (), simd: S, Scale { factor, .. }: Scale, x: S::F) -> S::I {
-        rounded(simd, simd.mul(x, simd.splat(factor)))
+        let units = simd.mul(x, simd.splat(factor));
+        nearest_integers(simd, simd.max(simd.min(units, simd.splat(127.0)), simd.splat(-127.0)))
     }
 }

@@ -54,10 +54,7 @@ pub fn int8_product<'o>(
     if orientation == Orientation::Plain && !matches!(matrix.scales, Scales::One) {
         return refused("scales in the plain orientation");
     }
-    let (depth, columns) = match orientation {
-        Orientation::Transposed => (k, n),
-        Orientation::Plain => (n, k),
-    };
+    let (depth, columns) = orientation.sides(n, k);
     let out = out.into();
     check_length("codes", codes.len(), product(units.len(), depth)?, "one for each element of as many rows as units")?;
     out.check(product(units.len(), columns)?, "as many rows as units, of one number for each column")?;

@@ -42,10 +42,7 @@ pub fn matmul<'x, 'o>(
 fn multiply(x: Floats, m: usize, matrix: &Matrix, orientation: Orientation, out: FloatsMut) -> Result<(), KernelError> {
     let isa = Isa::detect();
     matrix.check()?;
-    let (depth, columns) = match orientation {
-        Orientation::Transposed => (matrix.k, matrix.n),
-        Orientation::Plain => (matrix.n, matrix.k),
-    };
+    let (depth, columns) = orientation.sides(matrix.n, matrix.k);
     check_length("x", x.len(), product(m, depth)?, "`m` rows as long as the side of the matrix that is summed over")?;
     out.check(product(m, columns)?, "`m` rows as long as the side of the matrix that remains")?;
     let mut out = Output::rounded(out, columns);

@@ -18,4 +18,12 @@ impl Orientation {
             Self::Plain => Self::Transposed,
         }
     }
+
+    /// The elements of a row of `x` and of one of `y`, for a matrix `[n, k]`.
+    pub(crate) const fn sides(self, n: usize, k: usize) -> (usize, usize) {
+        match self {
+            Self::Transposed => (k, n),
+            Self::Plain => (n, k),
+        }
+    }
 }

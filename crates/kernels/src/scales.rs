@@ -187,11 +187,8 @@ impl Numbers {
         let &Self { spread, ref columns, wanted, copied, .. } = self;
         let Spread { kind, k, block, .. } = spread;
         let start = row * k + columns.start;
-        let (first, count) = match kind {
-            Kind::Row => (start / block, 1),
-            Kind::Units | Kind::Spans(_) => (start / block, self.count),
-            Kind::Each => (start / block, (start + columns.len() - 1) / block + 1 - start / block),
-        };
+        let first = start / block;
+        let count = if kind == Kind::Each { (start + columns.len() - 1) / block + 1 - first } else { self.count };
         if copied == 0 {
             scales.widen(isa, first, &mut scratch[..count]);
             if wanted > count {

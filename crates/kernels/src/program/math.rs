@@ -2,14 +2,7 @@
 //!
 //! Products and sums are rounded one by one, never fused: a function gives the same bits on every machine.
 
-/// Adding it leaves a whole number in the lowest bits of the sum.
-const WHOLE: f32 = 12_582_912.0;
-
-/// The natural logarithm of 2, in two numbers of which the first has few digits.
-const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
-
-/// `e^r = 1 + r + r^2 p(r)` for `|r|` up to half of the logarithm of 2: `p`, the highest power first. Source: Cephes.
-const EXP: [f32; 6] = [1.987_569_2e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
+use crate::simd::{EXP, LN_2, TO_INTEGERS};
 
 /// `log(1 + r) = r - r^2 / 2 + r^3 p(r)` for `1 + r` between `sqrt(1/2)` and `sqrt(2)`. Source: Cephes.
 const LOG: [f32; 9] = [
@@ -92,12 +85,12 @@ fn power_of_two(n: i32) -> f32 {
 pub(super) fn exp(x: f32) -> f32 {
     let bounded = if x > 89.0 { 89.0 } else { x };
     let bounded = if bounded < -104.0 { -104.0 } else { bounded };
-    let sum = bounded * std::f32::consts::LOG2_E + WHOLE;
-    let n = sum - WHOLE;
+    let sum = bounded * std::f32::consts::LOG2_E + TO_INTEGERS;
+    let n = sum - TO_INTEGERS;
     let r = (bounded - n * LN_2[0]) - n * LN_2[1];
     let value = polynomial(r, EXP) * (r * r) + r + 1.0;
     // The exponent in two halves, so that neither leaves the normal numbers.
-    let n = (sum.to_bits() as i32).wrapping_sub(WHOLE.to_bits() as i32);
+    let n = (sum.to_bits() as i32).wrapping_sub(TO_INTEGERS.to_bits() as i32);
     let half = n >> 1;
     value * power_of_two(half) * power_of_two(n.wrapping_sub(half))
 }
@@ -175,7 +168,7 @@ pub(super) fn cos(x: f32) -> f32 {
 /// The sine of an angle, and of `quarters` quarters of a turn more.
 #[inline(always)]
 fn shifted_sine(x: f32, quarters: u32) -> f32 {
-    // A whole number in the lowest bits, as with `WHOLE`.
+    // A whole number in the lowest bits, as with `TO_INTEGERS`.
     const WHOLE: f64 = 6_755_399_441_055_744.0;
     let wide = f64::from(x);
     let sum = wide * std::f64::consts::FRAC_2_PI + WHOLE;

@@ -53,7 +53,7 @@ pub use dot::ByteSums;
 pub(crate) use dot::byte_sums;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) use dot::{Dot, DotKernel, run_dot};
-pub(crate) use exp::exp;
+pub(crate) use exp::{EXP, LN_2, exp};
 pub(crate) use integers::{TO_INTEGERS, nearest_integers, rounded_off};
 pub(crate) use prefetch::{prefetch, prefetch_second};
 pub(crate) use thresholds::Thresholds;

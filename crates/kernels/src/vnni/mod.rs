@@ -44,16 +44,6 @@ pub(crate) fn is_whole_tiles(product: &IntegerProduct) -> bool {
     Step::all(product.matrix).iter().all(|step| step.ends.iter().all(|end| end.is_multiple_of(amx::bytes::BYTES)))
 }
 
-/// Computes all of a product that this module [`takes`], on a machine [with VNNI](Machine).
-pub(crate) fn multiply(product: &IntegerProduct, _: Isa, out: &mut Output<f32>) -> usize {
-    multiply_by(product, false, out)
-}
-
-/// The same on AMX, in whole tiles.
-pub(crate) fn multiply_tiles(product: &IntegerProduct, _: Isa, out: &mut Output<f32>) -> usize {
-    multiply_by(product, true, out)
-}
-
 pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
     let Shape { rows, columns, depth } = work.shape;
     let Cycles { load, dot, latency, .. } = *machine.cycles;
@@ -83,7 +73,8 @@ fn panels_cost(work: &Work) -> f64 {
         + (rows * depth) as f64 * IN_ORDER
 }
 
-fn multiply_by(product: &IntegerProduct, tiles: bool, out: &mut Output<f32>) -> usize {
+/// Computes all of a product that this module [`takes`], on a machine [with VNNI](Machine), or on AMX in whole tiles.
+pub(crate) fn multiply<const TILES: bool>(product: &IntegerProduct, _: Isa, out: &mut Output<f32>) -> usize {
     let &IntegerProduct { rows, matrix, weights, threads } = product;
     let steps = &Step::all(matrix);
     let x = &Activations::new(product, steps);
@@ -91,7 +82,7 @@ fn multiply_by(product: &IntegerProduct, tiles: bool, out: &mut Output<f32>) -> 
     // Narrow enough to be shared evenly, wide enough that a thread's scratch memory is worth making.
     let width = matrix.n.div_ceil(8 * threads).next_multiple_of(WIDTH);
     out.for_each(threads, m.div_ceil(m.div_ceil(TASK_ROWS)), width, &|out| {
-        let part = Part { x, units: &rows.units, steps, matrix, codes: &weights.codes, tiles };
+        let part = Part { x, units: &rows.units, steps, matrix, codes: &weights.codes, tiles: TILES };
         // SAFETY: the instructions are there.
         unsafe { part.run(out) };
     });
