@@ -90,9 +90,18 @@ fn multiply(
     Ok(())
 }
 
-fn check_range(indices: &[u32], count: usize) -> Result<(), KernelError> {
+/// Whether each of these is one of so many matrices.
+pub(crate) fn check_range(indices: &[u32], count: usize) -> Result<(), KernelError> {
     let outside = indices.iter().enumerate().find(|(_, matrix)| **matrix as usize >= count);
     outside.map_or(Ok(()), |(index, &matrix)| Err(KernelError::MatrixRange { index, matrix, count }))
+}
+
+/// The rows of these entries, one below the other, of `size` floats each.
+pub(crate) fn gathered<'a>(all: &'a [f32], entries: &[usize], size: usize) -> Cow<'a, [f32]> {
+    if entries.windows(2).all(|two| two[1] == two[0] + 1) {
+        return Cow::Borrowed(&all[entries[0] * size..][..entries.len() * size]);
+    }
+    Cow::Owned(entries.iter().flat_map(|&entry| &all[entry * size..][..size]).copied().collect())
 }
 
 /// Products whose lengths and choices were checked, none of them empty.
@@ -208,12 +217,8 @@ impl Gather<'_> {
 
     /// The rows of `x` of these pairs, one after the other.
     fn gathered(&self, pairs: &[usize]) -> Cow<'_, [f32]> {
-        let group = self.indices.rows * self.depth;
-        let start = |pair: usize| self.indices.x[pair] as usize * group;
-        if pairs.windows(2).all(|two| start(two[1]) == start(two[0]) + group) {
-            return Cow::Borrowed(&self.x[start(pairs[0])..][..pairs.len() * group]);
-        }
-        Cow::Owned(pairs.iter().flat_map(|&pair| &self.x[start(pair)..][..group]).copied().collect())
+        let groups: Vec<usize> = pairs.iter().map(|&pair| self.indices.x[pair] as usize).collect();
+        gathered(self.x, &groups, self.indices.rows * self.depth)
     }
 
     /// Puts the products of a task where they belong.

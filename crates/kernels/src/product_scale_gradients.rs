@@ -1,11 +1,10 @@
 //! The gradients of stored matrices for their scales and biases, where those of the matrices are products that are not built.
 
-use std::borrow::Cow;
-
 use crate::{
     Dense, Factors, Isa, KernelError, Matrix, Operand, Orientation, Scales, Stack,
     decode::decoder,
     dense_matmul::dense_matmul,
+    gather_matmul::{check_range, gathered},
     matrix::{check_length, product},
     threads,
     unit::Decode,
@@ -95,8 +94,7 @@ impl OuterProducts<'_> {
         let rows = product(self.matrices.len(), self.rows)?;
         check_length("left", self.left.len(), product(rows, n)?, "[entries, rows, n]")?;
         check_length("right", self.right.len(), product(rows, k)?, "[entries, rows, k]")?;
-        let outside = self.matrices.iter().enumerate().find(|(_, matrix)| **matrix as usize >= count);
-        outside.map_or(Ok(()), |(index, &matrix)| Err(KernelError::MatrixRange { index, matrix, count }))
+        check_range(self.matrices, count)
     }
 
     /// Calls `f` with the gradient of a matrix, that of these entries: with some of its rows at a time, and the first of them.
@@ -123,14 +121,6 @@ impl OuterProducts<'_> {
         }
         Ok(())
     }
-}
-
-/// The rows of these entries, one below the other, of `size` floats each.
-fn gathered<'a>(all: &'a [f32], entries: &[usize], size: usize) -> Cow<'a, [f32]> {
-    if entries.windows(2).all(|two| two[1] == two[0] + 1) {
-        return Cow::Borrowed(&all[entries[0] * size..][..entries.len() * size]);
-    }
-    Cow::Owned(entries.iter().flat_map(|&entry| &all[entry * size..][..size]).copied().collect())
 }
 
 /// The sums of blocks.
