@@ -62,6 +62,37 @@ inline bool has_readable_data(const array& value) {
   return true;
 }
 
+// Visits the arrays that `roots` come of, and these, operands first: those that `enters` says yes to when they are met, and
+// still does once their operands were visited.
+template <class Enters, class Visit>
+void each_operand_first(const std::vector<array>& roots, Enters enters, Visit visit) {
+  struct Frame {
+    array node;
+    size_t next;
+  };
+  std::vector<Frame> stack;
+  auto enter = [&](const array& value) {
+    if (enters(value)) {
+      stack.push_back({value, 0});
+    }
+  };
+  for (const auto& root : roots) {
+    enter(root);
+    while (!stack.empty()) {
+      auto& frame = stack.back();
+      if (frame.node.has_primitive() && frame.next < frame.node.inputs().size()) {
+        enter(frame.node.inputs()[frame.next++]);
+        continue;
+      }
+      auto node = std::move(frame.node);
+      stack.pop_back();
+      if (enters(node)) {
+        visit(node);
+      }
+    }
+  }
+}
+
 // Visits every node between `inputs` and `outputs`, operands first. Nodes that do not depend on an input are left out: they
 // were there before and may be somebody else's. So are those that depend on one by way of `beyond` alone.
 template <class Visit>
@@ -75,36 +106,17 @@ void each_dependent(
   for (const auto& input : inputs) {
     depends[input.id()] = true;
   }
-  struct Frame {
-    array node;
-    size_t next;
-  };
-  std::vector<Frame> stack;
-  auto enter = [&](const array& value) {
-    if (!depends.contains(value.id())) {
-      stack.push_back({value, 0});
+  auto enters = [&](const array& value) { return !depends.contains(value.id()); };
+  each_operand_first(outputs, enters, [&](array& node) {
+    const auto& from = node.inputs();
+    auto reached = node.has_primitive() && std::any_of(from.begin(), from.end(), [&](const array& input) {
+                     return depends[input.id()];
+                   });
+    depends.emplace(node.id(), reached);
+    if (reached) {
+      visit(node);
     }
-  };
-  for (const auto& output : outputs) {
-    enter(output);
-    while (!stack.empty()) {
-      auto& frame = stack.back();
-      if (frame.node.has_primitive() && frame.next < frame.node.inputs().size()) {
-        enter(frame.node.inputs()[frame.next++]);
-        continue;
-      }
-      auto node = std::move(frame.node);
-      stack.pop_back();
-      const auto& from = node.inputs();
-      auto reached = node.has_primitive() && std::any_of(from.begin(), from.end(), [&](const array& input) {
-                       return depends[input.id()];
-                     });
-      auto fresh = depends.emplace(node.id(), reached).second;
-      if (reached && fresh) {
-        visit(node);
-      }
-    }
-  }
+  });
 }
 
 // A hash with one more value.

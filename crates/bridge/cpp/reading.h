@@ -163,72 +163,44 @@ class Reading {
     for (const auto& one : stand_ins_) {
       from[one.value.id()] = kOfStandIns;
     }
-    std::vector<std::pair<array, size_t>> stack;
-    auto enter = [&](const array& value) {
-      if (!from.contains(value.id())) {
-        stack.emplace_back(value, 0);
+    auto enters = [&](const array& value) { return !from.contains(value.id()); };
+    each_operand_first(gradients, enters, [&](array& node) {
+      uint8_t all = 0;
+      for (const auto& input : node.inputs()) {
+        all |= from[input.id()];
       }
-    };
-    for (const auto& gradient : gradients) {
-      enter(gradient);
-      while (!stack.empty()) {
-        auto& [top, next] = stack.back();
-        if (next < top.inputs().size()) {
-          enter(top.inputs()[next++]);
-          continue;
-        }
-        auto node = std::move(top);
-        stack.pop_back();
-        uint8_t all = 0;
-        for (const auto& input : node.inputs()) {
-          all |= from[input.id()];
-        }
-        auto is_whole = !mlx::core::issubdtype(node.dtype(), mlx::core::inexact) ||
-                        made_by<mlx::core::Sign>(node) != nullptr;
-        if (all == kOfStandIns && is_whole && node.siblings().empty() && hold_whole(node, from, result)) {
-          whole_.push_back(node);
-          all = 0;
-        }
-        from[node.id()] = all;
+      auto is_whole = !mlx::core::issubdtype(node.dtype(), mlx::core::inexact) ||
+                      made_by<mlx::core::Sign>(node) != nullptr;
+      if (all == kOfStandIns && is_whole && node.siblings().empty() && hold_whole(node, from, result)) {
+        whole_.push_back(node);
+        all = 0;
       }
-    }
+      from[node.id()] = all;
+    });
   }
 
   // Computes a node that depends on stand-ins of what they stand for.
   bool hold_whole(array& node, std::unordered_map<uintptr_t, uint8_t>& from, const array& result) {
     std::unordered_map<uintptr_t, array> forward;
-    std::vector<std::pair<array, size_t>> stack{{node, 0}};
-    while (!stack.empty()) {
-      auto& [top, next] = stack.back();
-      if (next == 0) {
-        if (const auto* one = find(top)) {
-          forward.emplace(top.id(), one->gate.inputs()[0]);
-          stack.pop_back();
-          continue;
-        }
-        if (top.id() != node.id() && (from[top.id()] & kOfStandIns) == 0) {
-          forward.emplace(top.id(), top);
-          stack.pop_back();
-          continue;
-        }
+    auto enters = [&](const array& value) {
+      if (const auto* one = find(value)) {
+        forward.emplace(value.id(), one->gate.inputs()[0]);
+      } else if (value.id() != node.id() && (from[value.id()] & kOfStandIns) == 0) {
+        forward.emplace(value.id(), value);
       }
-      if (next < top.inputs().size()) {
-        auto input = top.inputs()[next++];
-        if (!forward.contains(input.id())) {
-          stack.emplace_back(std::move(input), 0);
-        }
-        continue;
-      }
-      auto made = top;
-      stack.pop_back();
-      if (!made.siblings().empty()) {
-        return false;
-      }
+      return !forward.contains(value.id());
+    };
+    auto alone = true;
+    each_operand_first({node}, enters, [&](array& made) {
+      alone &= made.siblings().empty();
       std::vector<array> inputs;
       for (const auto& input : made.inputs()) {
         inputs.push_back(forward.at(input.id()));
       }
       forward.emplace(made.id(), array(made.shape(), made.dtype(), made.primitive_ptr(), std::move(inputs)));
+    });
+    if (!alone) {
+      return false;
     }
     auto value = forward.at(node.id());
     if (is_float(node)) {

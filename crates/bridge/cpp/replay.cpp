@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "bridge.h"
+#include "graph.h"
 #include "group.h"
 #include "mlx/transforms_impl.h"
 #include "plan.h"
@@ -41,54 +42,33 @@ Replay::Replay(const std::vector<array>& tracers, const std::vector<array>& outp
     constants_.push_back(value);
     return ~static_cast<Source>(constants_.size() - 1);
   };
-  struct Frame {
-    const array* node;
-    size_t next;
-  };
-  std::vector<Frame> stack;
-  auto enter = [&](const array& value) {
-    if (sources.contains(value.id())) {
+  auto enters = [&](const array& value) { return !sources.contains(value.id()); };
+  each_operand_first(outputs, enters, [&](array& node) {
+    if (!node.has_primitive()) {
+      sources.emplace(node.id(), constant(node));
       return;
     }
-    if (value.has_primitive()) {
-      stack.push_back({&value, 0});
-    } else {
-      sources.emplace(value.id(), constant(value));
+    Step step{node.primitive_ptr(), {}, {}, {}};
+    auto depends = happens_anew(node.primitive());
+    collective_ |= depends;
+    for (const auto& result : node.outputs()) {
+      // A plan gives each of its results once: that which was captured is kept with the plan.
+      depends |= result.nbytes() > kMostKept && !is_planned(result);
     }
-  };
+    for (const auto& input : node.inputs()) {
+      step.operands.push_back(sources.at(input.id()));
+      depends |= step.operands.back() >= 0;
+    }
+    for (const auto& result : node.outputs()) {
+      step.shapes.push_back(result.shape());
+      step.dtypes.push_back(result.dtype());
+      sources.emplace(result.id(), depends ? static_cast<Source>(values_++) : constant(result));
+    }
+    if (depends) {
+      steps_.push_back(std::move(step));
+    }
+  });
   for (const auto& output : outputs) {
-    enter(output);
-    while (!stack.empty()) {
-      auto& frame = stack.back();
-      const auto& node = *frame.node;
-      if (frame.next < node.inputs().size()) {
-        enter(node.inputs()[frame.next++]);
-        continue;
-      }
-      stack.pop_back();
-      if (sources.contains(node.id())) {
-        continue;  // reached by way of a sibling in the meantime
-      }
-      Step step{node.primitive_ptr(), {}, {}, {}};
-      auto depends = happens_anew(node.primitive());
-      collective_ |= depends;
-      for (const auto& result : node.outputs()) {
-        // A plan gives each of its results once: that which was captured is kept with the plan.
-        depends |= result.nbytes() > kMostKept && !is_planned(result);
-      }
-      for (const auto& input : node.inputs()) {
-        step.operands.push_back(sources.at(input.id()));
-        depends |= step.operands.back() >= 0;
-      }
-      for (const auto& result : node.outputs()) {
-        step.shapes.push_back(result.shape());
-        step.dtypes.push_back(result.dtype());
-        sources.emplace(result.id(), depends ? static_cast<Source>(values_++) : constant(result));
-      }
-      if (depends) {
-        steps_.push_back(std::move(step));
-      }
-    }
     outputs_.push_back(sources.at(output.id()));
   }
 }

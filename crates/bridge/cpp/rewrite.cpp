@@ -61,20 +61,8 @@ class Cse {
   }
 
   array operator()(const array& root) {
-    enter(root);
-    while (!stack_.empty()) {
-      auto& frame = stack_.back();
-      if (frame.node.has_primitive() && frame.next < frame.node.inputs().size()) {
-        auto next = frame.node.inputs()[frame.next++];
-        enter(next);
-        continue;
-      }
-      auto node = std::move(frame.node);
-      stack_.pop_back();
-      if (!same_.contains(node.id())) {
-        close(node);
-      }
-    }
+    auto enters = [&](const array& value) { return !same_.contains(value.id()); };
+    each_operand_first({root}, enters, [&](array& node) { close(node); });
     return same_.at(root.id());
   }
 
@@ -83,17 +71,6 @@ class Cse {
   }
 
  private:
-  struct Frame {
-    array node;
-    size_t next;
-  };
-
-  void enter(const array& value) {
-    if (!same_.contains(value.id())) {
-      stack_.push_back({value, 0});
-    }
-  }
-
   void close(array& node) {
     if (!node.has_primitive()) {
       leaf(node);
@@ -193,7 +170,6 @@ class Cse {
   std::unordered_multimap<size_t, array> known_;
   std::unordered_multimap<size_t, array> scalars_;
   std::vector<array> dropped_;
-  std::vector<Frame> stack_;
   ParamWriter params_;
   size_t removed_ = 0;
 };
