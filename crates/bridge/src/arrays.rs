@@ -24,10 +24,23 @@ pub(crate) unsafe fn owned(handle: mlx_array) -> Array {
     unsafe { Array::from_ptr(handle) }
 }
 
+/// The handle of no array.
+pub(crate) const NONE: mlx_array = mlx_array { ctx: std::ptr::null_mut() };
+
+/// What a call makes of this value.
+pub(crate) fn written<T>(mut value: T, call: impl FnOnce(*mut T) -> i32) -> Result<T, BridgeError> {
+    check(call(&raw mut value))?;
+    Ok(value)
+}
+
+/// What a call stores the pointer to.
+pub(crate) fn made(call: impl FnOnce(*mut *mut c_void) -> i32) -> Result<*mut c_void, BridgeError> {
+    written(std::ptr::null_mut(), call)
+}
+
 /// Runs a call that fills one array handle.
 pub(crate) fn filled(call: impl FnOnce(*mut mlx_array) -> i32) -> Result<Array, BridgeError> {
-    let mut handle = mlx_array { ctx: std::ptr::null_mut() };
-    check(call(&raw mut handle))?;
+    let handle = written(NONE, call)?;
     // SAFETY: the call succeeded, so it stored a handle that is ours.
     Ok(unsafe { owned(handle) })
 }
@@ -98,9 +111,8 @@ pub(crate) fn sink_into(arrays: &mut Vec<Array>) -> Sink {
 /// Gives `arrays` to a sink of the C++ side.
 pub(crate) fn pour(arrays: &[Array], sink: &Sink) -> Result<(), BridgeError> {
     for array in arrays {
-        let mut handle = mlx_array { ctx: std::ptr::null_mut() };
         // SAFETY: `array` is live; the new reference is given to the sink, which owns it from then on.
-        check(unsafe { mlx_sys::mlx_array_set(&raw mut handle, array.as_ptr()) })?;
+        let handle = written(NONE, |out| unsafe { mlx_sys::mlx_array_set(out, array.as_ptr()) })?;
         (sink.push)(sink.ctx, handle);
     }
     Ok(())

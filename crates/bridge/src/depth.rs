@@ -3,7 +3,7 @@
 use mlx_rs::Array;
 
 use crate::arrays;
-use crate::error::{BoxError, BridgeError, check};
+use crate::error::{BoxError, BridgeError};
 use crate::ffi::{self, Span};
 
 /// Bytes of the stack that MLX takes for each op of a chain, with room to spare.
@@ -46,10 +46,8 @@ pub(crate) fn checked(
 /// before.
 pub fn depth(outputs: &[Array], inputs: &[Array]) -> Result<usize, BridgeError> {
     let (outputs, inputs) = (arrays::handles(outputs), arrays::handles(inputs));
-    let mut depth = 0;
     // SAFETY: the handles and the number are live for the call.
-    check(unsafe { ffi::tacit_depth(Span::of(&outputs), Span::of(&inputs), &raw mut depth) })?;
-    Ok(depth)
+    arrays::written(0, |depth| unsafe { ffi::tacit_depth(Span::of(&outputs), Span::of(&inputs), depth) })
 }
 
 /// Bytes below the frame of the caller.

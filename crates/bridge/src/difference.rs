@@ -4,7 +4,6 @@ use std::ffi::c_int;
 use std::fmt;
 
 use mlx_rs::Array;
-use mlx_sys::mlx_array;
 
 use crate::error::{BridgeError, check};
 use crate::ffi::{self, Span};
@@ -42,7 +41,7 @@ pub fn difference(
     }
     let [a_out, b_out, a_in, b_in] = [a_outputs, b_outputs, a_inputs, b_inputs].map(arrays::handles);
     let mut reason: c_int = 0;
-    let mut found = [mlx_array { ctx: std::ptr::null_mut() }; 2];
+    let mut found = [arrays::NONE; 2];
     let [a, b] = &mut found;
     // SAFETY: everything is live for the call.
     check(unsafe {

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use mlx_rs::Array;
 
 use crate::arrays;
-use crate::error::{BridgeError, check};
+use crate::error::BridgeError;
 use crate::ffi::{self, Arrays, Sink, Span};
 
 /// Whether `array` depends on one that has neither data nor a primitive, a placeholder or a tracer of MLX's: an eval
@@ -69,10 +69,8 @@ pub fn reached(outputs: &[Array], inputs: &[Array]) -> Result<Vec<Array>, Bridge
 
 /// How many handles there are on `array`: this one, others that share it, and those of the nodes that take it.
 pub fn holders(array: &Array) -> Result<usize, BridgeError> {
-    let mut count = 0;
     // SAFETY: the handle and the number are live for the call.
-    check(unsafe { ffi::tacit_holders(array.as_ptr(), &raw mut count) })?;
-    Ok(count)
+    arrays::written(0, |count| unsafe { ffi::tacit_holders(array.as_ptr(), count) })
 }
 
 type Question = unsafe extern "C" fn(Arrays, Arrays, Sink) -> c_int;

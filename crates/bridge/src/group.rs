@@ -15,7 +15,7 @@ use crate::Aval;
 use crate::arrays;
 use crate::callback::{guarded, release};
 use crate::environment::{Lent, settled};
-use crate::error::{BoxError, BridgeError, check};
+use crate::error::{BoxError, BridgeError};
 use crate::ffi::{self, WatcherTable};
 
 /// An engine of MLX's.
@@ -235,10 +235,9 @@ impl Group {
     pub fn join(engine: Engine, watcher: Box<dyn Watcher>) -> Result<Self, BridgeError> {
         let name = CString::new(engine.name()).map_err(|_| BridgeError::Nul(engine.name().to_owned()))?;
         let _settled = settled();
-        let mut made = std::ptr::null_mut();
         // SAFETY: the callee takes the box over and frees it by `release`; everything else is live for the call.
-        check(unsafe {
-            ffi::tacit_group_new(name.as_ptr(), WATCHER, Box::into_raw(Box::new(watcher)).cast(), &raw mut made)
+        let made = arrays::made(|made| unsafe {
+            ffi::tacit_group_new(name.as_ptr(), WATCHER, Box::into_raw(Box::new(watcher)).cast(), made)
         })?;
         Ok(Self { shared: Arc::new(Owned(made)) })
     }
@@ -267,9 +266,10 @@ impl Group {
 
     fn part(&self, ring: bool, color: i32, key: i32, watcher: Box<dyn Watcher>) -> Result<Self, BridgeError> {
         let watcher = Box::into_raw(Box::new(watcher)).cast();
-        let mut made = std::ptr::null_mut();
+        let group = self.shared.0;
         // SAFETY: the group is live for the call, and the callee takes the box over and frees it by `release`.
-        check(unsafe { ffi::tacit_group_split(self.shared.0, ring, color, key, WATCHER, watcher, &raw mut made) })?;
+        let made =
+            arrays::made(|made| unsafe { ffi::tacit_group_split(group, ring, color, key, WATCHER, watcher, made) })?;
         Ok(Self { shared: Arc::new(Owned(made)) })
     }
 

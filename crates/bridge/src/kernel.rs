@@ -153,7 +153,7 @@ pub fn place(
     let handles = arrays::handles(inputs);
     let mut placed = 0;
     let Placement { host, sourceless, traced_for } = placement;
-    let traced_for = traced_for.map_or(-1, GpuBackend::code);
+    let traced_for = traced_for.map_or(-1, |backend| backend as c_int);
     let results = arrays::collected(|results| {
         // SAFETY: the callee takes the box over and frees it by `release`; everything else is live for the call.
         arrays::with_stream(|stream| unsafe {

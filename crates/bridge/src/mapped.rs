@@ -9,11 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::{io, ptr, slice};
 
 use mlx_rs::Array;
-use mlx_sys::mlx_array;
 
-use crate::arrays::{filled, owned, viewed};
+use crate::arrays::{NONE, filled, owned, viewed, written};
 use crate::callback::release;
-use crate::error::check;
 use crate::kernel::check_intact;
 use crate::{Aval, BridgeError, ffi};
 
@@ -59,13 +57,14 @@ impl MappedFile {
         known.retain(|_, region| region.strong_count() > 0);
         known.insert(region.start().addr(), Arc::downgrade(&region));
         drop(known);
-        let mut base = mlx_array { ctx: ptr::null_mut() };
         let payload = Box::into_raw(Box::new(Arc::clone(&region))).cast();
         let release = release::<Arc<Region>>;
         // SAFETY: the region has whole pages from the file's start on and more than a word before them, all of which may
         // be written; the payload is given away, and `release` takes back what it is.
-        check(unsafe { ffi::tacit_mapped_new(region.start().cast(), region.pages(), payload, release, &raw mut base) })
-            .map_err(io::Error::other)?;
+        let base = written(NONE, |base| unsafe {
+            ffi::tacit_mapped_new(region.start().cast(), region.pages(), payload, release, base)
+        })
+        .map_err(io::Error::other)?;
         // SAFETY: the call stored a handle that is ours, or none.
         let base = (!base.ctx.is_null()).then(|| unsafe { owned(base) });
         Ok(Self { region, base })
@@ -94,7 +93,7 @@ impl MappedFile {
             let length = self.region.length;
             return Err(BridgeError::OutsideFile { aval: aval.clone(), offset, length });
         }
-        let base = self.base.as_ref().map_or(mlx_array { ctx: ptr::null_mut() }, Array::as_ptr);
+        let base = self.base.as_ref().map_or(NONE, Array::as_ptr);
         let data = self.bytes()[offset..].as_ptr();
         // SAFETY: the elements are within the file, as checked, and the shape is a live slice.
         filled(|made| unsafe { ffi::tacit_mapped_array(base, data.cast(), offset, view, made) })
@@ -113,9 +112,8 @@ pub fn array_of_bytes(bytes: &[u8], aval: &Aval) -> Result<Array, BridgeError> {
     if aval.checked_nbytes() != Some(bytes.len()) {
         return Err(BridgeError::OtherLength { aval: aval.clone(), length: bytes.len() });
     }
-    let no_file = mlx_array { ctx: ptr::null_mut() };
     // SAFETY: the bytes are those of the elements, as checked, and are copied; the shape is a live slice.
-    filled(|made| unsafe { ffi::tacit_mapped_array(no_file, bytes.as_ptr().cast(), 0, view, made) })
+    filled(|made| unsafe { ffi::tacit_mapped_array(NONE, bytes.as_ptr().cast(), 0, view, made) })
 }
 
 /// Calls `f` with the elements of `array`, row by row and as they are in memory, once it is evaluated.

@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 use std::ffi::{CStr, CString};
 
-use crate::error::{BridgeError, check};
-use crate::ffi;
+use crate::error::BridgeError;
 use crate::typed::{self, Description};
+use crate::{arrays, ffi};
 
 /// A primitive's name as a number, the same on every thread of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -19,10 +19,8 @@ impl NameId {
     /// The name holds a NUL byte.
     pub fn of(name: &str) -> Result<Self, BridgeError> {
         let text = CString::new(name).map_err(|_| BridgeError::Nul(name.to_owned()))?;
-        let mut id = 0;
         // SAFETY: the string is NUL-terminated and the id a live integer.
-        check(unsafe { ffi::tacit_name_intern(text.as_ptr(), &raw mut id) })?;
-        Ok(Self(id))
+        arrays::written(0, |id| unsafe { ffi::tacit_name_intern(text.as_ptr(), id) }).map(Self)
     }
 
     /// The name as MLX spells it, such as `Matmul`.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use mlx_rs::Array;
 
-use crate::error::{BridgeError, check};
+use crate::error::BridgeError;
 use crate::ffi::{self, Span};
 use crate::kernel::Kernel;
 use crate::typed::Class;
@@ -38,9 +38,8 @@ impl Drop for Raw {
 impl Primitive {
     /// The primitive that makes `node`.
     pub(crate) fn of(node: &Array, name: NameId) -> Result<Self, BridgeError> {
-        let mut raw = std::ptr::null_mut();
         // SAFETY: the handle and the pointer are live for the call.
-        check(unsafe { ffi::tacit_primitive_of(node.as_ptr(), &raw mut raw) })?;
+        let raw = arrays::made(|raw| unsafe { ffi::tacit_primitive_of(node.as_ptr(), raw) })?;
         // SAFETY: the call succeeded, so it stored an object that is ours.
         Ok(unsafe { Self::owned(raw, name) })
     }
@@ -56,9 +55,8 @@ impl Primitive {
 
     /// The primitive that makes `array`; `None` for an array that no primitive makes, or that is evaluated.
     pub fn making(array: &Array) -> Result<Option<Self>, BridgeError> {
-        let mut id = u32::MAX;
         // SAFETY: the handle and the pointer are live for the call.
-        check(unsafe { ffi::tacit_array_name(array.as_ptr(), &raw mut id) })?;
+        let id = arrays::written(u32::MAX, |id| unsafe { ffi::tacit_array_name(array.as_ptr(), id) })?;
         if id == u32::MAX { Ok(None) } else { Self::of(array, NameId(id)).map(Some) }
     }
 

@@ -42,9 +42,8 @@ impl Program {
     /// Where no compiler is installed MLX does not compile for the CPU. The program then replays the graph as it was
     /// recorded, for one set of shapes: [`is_shapeless`](Self::is_shapeless) is false.
     pub fn new(shapeless: bool) -> Result<Self, BridgeError> {
-        let mut raw = std::ptr::null_mut();
         // SAFETY: the pointer is live for the call.
-        check(unsafe { ffi::tacit_program_new(shapeless, !compiler_available(), &raw mut raw) })?;
+        let raw = arrays::made(|raw| unsafe { ffi::tacit_program_new(shapeless, !compiler_available(), raw) })?;
         Ok(Self { raw, handles: Cell::default() })
     }
 
@@ -103,11 +102,9 @@ impl Program {
     /// same. `None` where a call must be given them: before the first trace, where MLX runs what it compiled, where an array is
     /// not computed yet, and where collectives are told apart by their inputs.
     pub fn know(&self, first: usize, inputs: &[&Array]) -> Result<Option<KnownInputs>, BridgeError> {
-        let mut raw = std::ptr::null_mut();
         // SAFETY: the program, the handles and the pointer are live for the call.
-        check(self.with_handles(inputs, |handles| unsafe {
-            ffi::tacit_program_know(self.raw, first, handles, &raw mut raw)
-        }))?;
+        let know = |handles, raw| unsafe { ffi::tacit_program_know(self.raw, first, handles, raw) };
+        let raw = arrays::made(|raw| self.with_handles(inputs, |handles| know(handles, raw)))?;
         Ok((!raw.is_null()).then_some(KnownInputs { raw }))
     }
 

@@ -3,7 +3,6 @@
 use std::ffi::CStr;
 
 use mlx_rs::Array;
-use mlx_sys::mlx_array;
 
 use crate::arrays::{self, with_stream};
 use crate::error::BridgeError;
@@ -58,10 +57,9 @@ impl QuantizationMode {
 ///
 /// MLX refuses the shapes or the dtypes.
 pub fn quantized_matmul(x: &Array, matrix: Quantized<'_>, transpose: bool) -> Result<Array, BridgeError> {
-    let none = mlx_array { ctx: std::ptr::null_mut() };
     let Quantized { codes, scales, biases, group, bits, mode } = matrix;
     let [x, codes, scales] = [x, codes, scales].map(Array::as_ptr);
-    let biases = biases.map_or(none, Array::as_ptr);
+    let biases = biases.map_or(arrays::NONE, Array::as_ptr);
     let (group, bits, mode) = (group as i32, bits as i32, mode.text().as_ptr());
     with_stream(|stream| {
         // SAFETY: every handle, the text and the stream are live for the call, which stores a new array.

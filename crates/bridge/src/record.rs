@@ -1,10 +1,9 @@
 //! The graph of a function, recorded without being compiled.
 
 use mlx_rs::Array;
-use mlx_sys::mlx_array;
 
-use crate::arrays::{self, sink_into};
-use crate::error::{BoxError, BridgeError, check};
+use crate::arrays::{self, NONE, sink_into, written};
+use crate::error::{BoxError, BridgeError};
 use crate::ffi::{self, Span};
 use crate::function::Borrowed;
 
@@ -37,9 +36,8 @@ pub fn record(inputs: &[&Array], function: &mut Recordable<'_>) -> Result<Record
 ///
 /// `a` has no such axis.
 pub fn extent(a: &Array, axes: &[i32]) -> Result<Option<Array>, BridgeError> {
-    let mut handle = mlx_array { ctx: std::ptr::null_mut() };
     // SAFETY: the array and the slice are live for the call.
-    check(unsafe { ffi::tacit_extent(a.as_ptr(), Span::of(axes), &raw mut handle) })?;
+    let handle = written(NONE, |out| unsafe { ffi::tacit_extent(a.as_ptr(), Span::of(axes), out) })?;
     // SAFETY: the call succeeded, so a handle that is not empty is ours.
     Ok((!handle.ctx.is_null()).then(|| unsafe { arrays::owned(handle) }))
 }
@@ -47,10 +45,8 @@ pub fn extent(a: &Array, axes: &[i32]) -> Result<Option<Array>, BridgeError> {
 /// Whether every node that makes `made` of `from` has a rule for the shapes of its results, as a graph without shapes needs
 /// it; where MLX records shapes, nobody asks for one.
 pub fn has_shape_rules(made: &Array, from: &Array) -> Result<bool, BridgeError> {
-    let mut has = true;
     // SAFETY: the handles and the flag are live for the call.
-    check(unsafe { ffi::tacit_has_shape_rules(made.as_ptr(), from.as_ptr(), &raw mut has) })?;
-    Ok(has)
+    written(true, |has| unsafe { ffi::tacit_has_shape_rules(made.as_ptr(), from.as_ptr(), has) })
 }
 
 type Recordable<'f> = dyn FnMut(Vec<Array>) -> Result<Vec<Array>, BoxError> + 'f;

@@ -22,10 +22,8 @@ pub fn cse(outputs: &[Array], inputs: &[Array]) -> Result<(Vec<Array>, usize), B
 
 /// Whether a collective is among what `array` is computed from.
 pub fn comes_of_collective(array: &Array) -> Result<bool, BridgeError> {
-    let mut comes = false;
     // SAFETY: the handle and the flag are live for the call.
-    check(unsafe { ffi::tacit_comes_of_collective(array.as_ptr(), &raw mut comes) })?;
-    Ok(comes)
+    arrays::written(false, |comes| unsafe { ffi::tacit_comes_of_collective(array.as_ptr(), comes) })
 }
 
 /// The number in a constant of one element: no primitive makes it, and its data is there. `None` for every other array, and
@@ -44,8 +42,8 @@ pub fn scalar_value(array: &Array) -> Result<Option<f64>, BridgeError> {
 ///
 /// There is no such stream on this thread.
 pub fn runs_here(array: &Array) -> Result<bool, BridgeError> {
-    let mut runs = false;
-    // SAFETY: both handles and the flag are live for the call.
-    check(arrays::with_stream(|chosen| unsafe { ffi::tacit_runs_on(array.as_ptr(), chosen, &raw mut runs) }))?;
-    Ok(runs)
+    arrays::with_stream(|chosen| {
+        // SAFETY: both handles and the flag are live for the call.
+        arrays::written(false, |runs| unsafe { ffi::tacit_runs_on(array.as_ptr(), chosen, runs) })
+    })
 }

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use mlx_rs::Array;
 
-use crate::error::{BridgeError, check};
+use crate::error::BridgeError;
 use crate::{Aval, arrays, ffi};
 
 /// The placeholders of one trace.
@@ -18,10 +18,8 @@ pub struct Scope {
 impl Scope {
     /// A scope without placeholders.
     pub fn new() -> Result<Self, BridgeError> {
-        let mut raw = std::ptr::null_mut();
         // SAFETY: the pointer is live for the call.
-        check(unsafe { ffi::tacit_scope_new(&raw mut raw) })?;
-        Ok(Self { raw })
+        arrays::made(|raw| unsafe { ffi::tacit_scope_new(raw) }).map(|raw| Self { raw })
     }
 
     pub(crate) fn as_ptr(&self) -> *const c_void {

@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::ffi::c_void;
 
 use mlx_rs::Array;
-use mlx_sys::mlx_array;
 
 use crate::error::{BridgeError, check};
 use crate::ffi::{self, AvalView, Edit, Node, Span, TapeView};
@@ -204,18 +203,18 @@ impl Tape {
     ///
     /// The node has no such result.
     pub fn aval(&self, node: usize, result: usize) -> Result<Aval, BridgeError> {
-        let mut aval = AvalView { shape: std::ptr::null(), ndim: 0, dtype: 0 };
+        let none = AvalView { shape: std::ptr::null(), ndim: 0, dtype: 0 };
         // SAFETY: the tape is live, the callee checks both indices, and the out-pointer is live for the call.
-        check(unsafe { ffi::tacit_tape_aval(self.raw, node as u32, result as u32, &raw mut aval) })?;
+        let aval =
+            arrays::written(none, |aval| unsafe { ffi::tacit_tape_aval(self.raw, node as u32, result as u32, aval) })?;
         // SAFETY: the call succeeded, so it described an array that the tape holds.
         unsafe { arrays::aval_of(aval) }
     }
 
     /// The primitive of a node.
     pub fn primitive(&self, node: usize) -> Result<Primitive, BridgeError> {
-        let mut raw = std::ptr::null_mut();
         // SAFETY: the tape and the pointer are live for the call; the callee checks the index.
-        check(unsafe { ffi::tacit_tape_primitive(self.raw, node as u32, &raw mut raw) })?;
+        let raw = arrays::made(|raw| unsafe { ffi::tacit_tape_primitive(self.raw, node as u32, raw) })?;
         // SAFETY: the call succeeded, so it stored an object that is ours.
         Ok(unsafe { Primitive::owned(raw, self.name(node)) })
     }
@@ -268,7 +267,7 @@ impl Tape {
             self.plan.edits.extend(results.into_iter().enumerate().map(|(result, value)| Edit {
                 node: node as u32,
                 operand: result as u32,
-                value: value.map_or(mlx_array { ctx: std::ptr::null_mut() }, Array::as_ptr),
+                value: value.map_or(arrays::NONE, Array::as_ptr),
             }));
         }
         // SAFETY: the tape is live, and the caller lends every array that the edits point to.

@@ -1,8 +1,9 @@
 //! Kernels as source for the GPUs that MLX runs on.
 
-use std::ffi::{CString, NulError, c_char, c_int};
+use std::ffi::{CString, c_char, c_int};
 
-use crate::error::{BoxError, BridgeError, check};
+use crate::arrays;
+use crate::error::{BoxError, BridgeError};
 use crate::ffi::{self, Span};
 
 /// The language of a kernel's source.
@@ -28,17 +29,9 @@ impl GpuBackend {
     ///
     /// MLX does not tell it of that GPU.
     pub fn cuda_capability() -> Result<Option<u32>, BridgeError> {
-        let mut capability = 0;
         // SAFETY: asks the library, which writes the number.
-        check(unsafe { ffi::tacit_cuda_capability(&raw mut capability) })?;
+        let capability = arrays::written(0, |capability| unsafe { ffi::tacit_cuda_capability(capability) })?;
         Ok((capability > 0).then_some(capability))
-    }
-
-    pub(super) fn code(self) -> c_int {
-        match self {
-            Self::Metal => 0,
-            Self::Cuda => 1,
-        }
     }
 
     pub(super) fn of(code: c_int) -> Result<Self, BoxError> {
@@ -119,7 +112,8 @@ impl Launch {
         if self.sizes.len() > 8 {
             return Err(format!("a GPU source takes at most 8 sizes, and {} are given", self.sizes.len()).into());
         }
-        let (name, header, body) = (text(&self.name)?, text(&self.head(backend))?, text(&self.body)?);
+        let (name, header, body) =
+            (CString::new(self.name.as_str())?, CString::new(self.head(backend))?, CString::new(self.body.as_str())?);
         let (inputs, outputs) = (Names::of(&self.inputs)?, Names::of(&self.outputs)?);
         let launch = ffi::Launch {
             name: name.as_ptr(),
@@ -159,21 +153,14 @@ struct Names {
 
 impl Names {
     fn of(names: &[String]) -> Result<Self, BoxError> {
-        let texts = names.iter().map(|name| text(name)).collect::<Result<Vec<_>, _>>()?;
+        let texts = names.iter().map(|name| CString::new(name.as_str())).collect::<Result<Vec<_>, _>>()?;
         Ok(Self { pointers: texts.iter().map(|text| text.as_ptr()).collect(), _texts: texts })
     }
 }
 
-fn text(text: &str) -> Result<CString, NulError> {
-    CString::new(text)
-}
-
 fn threads(count: [usize; 3]) -> Result<[i32; 3], BoxError> {
-    let mut threads = [0; 3];
-    for (to, &from) in threads.iter_mut().zip(&count) {
-        *to = i32::try_from(from)?;
-    }
-    Ok(threads)
+    let [x, y, z] = count.map(i32::try_from);
+    Ok([x?, y?, z?])
 }
 
 #[cfg(test)]
