@@ -37,7 +37,9 @@ impl PanicError {
     /// The error of a panic with this payload.
     #[must_use]
     pub fn of(payload: &(dyn Any + Send)) -> Self {
-        Self(error::panic_text(payload))
+        let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+        Self(text.unwrap_or_else(|| "a panic without a text".to_owned()))
     }
 }
 

@@ -156,12 +156,3 @@ pub(crate) fn check(status: i32) -> Result<(), BridgeError> {
         None => BridgeError::Mlx(text),
     })
 }
-
-/// The text of a panic payload.
-pub(crate) fn panic_text(payload: &(dyn std::any::Any + Send)) -> String {
-    payload
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| payload.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "a panic without a text".to_owned())
-}

@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use mlx_rs::Array;
 
-use crate::callback::{guarded, guarded_rule, release};
+use crate::callback::{PanicError, guarded, guarded_rule, release};
 use crate::custom_function::check_tangents;
-use crate::error::{BoxError, BridgeError, check, panic_text, raise_text};
+use crate::error::{BoxError, BridgeError, check, raise_text};
 use crate::ffi::{self, Arrays, AxisSink, Buffer, FallbackReason, Integers, KernelTable, LaunchSink, Sink, Span};
 use crate::gradients::check_gradients;
 use crate::vmap::{Mapped, answer_vmap};
@@ -222,7 +222,7 @@ pub(crate) fn evaluated(run: impl FnOnce(&mut &'static str) -> Result<(), BoxErr
     let failure = match ended {
         Ok(Ok(())) => return 0,
         Ok(Err(failure)) => failure,
-        Err(payload) => format!("panicked: {}", panic_text(&*payload)),
+        Err(payload) => PanicError::of(&*payload).to_string(),
     };
     // Whoever is told of it gets the error itself by `failed`: through MLX goes only text.
     raise_text(&KernelError { kernel: name, failure, poisoned: false, help: None }.to_string());

@@ -31,8 +31,10 @@ pub fn vmap(
     let handles = arrays::handles(inputs);
     let mut function = depth::checked(function);
     let mut function = Borrowed::new(&mut function);
-    let mut chooser = Chooser { out_axes: Some(out_axes) };
-    let placement = Placement { ctx: (&raw mut chooser).cast(), call: Chooser::<_>::call_of(&chooser) };
+    let mut out_axes = Some(out_axes);
+    let mut choose = |results| out_axes.take().map_or_else(Vec::new, |choose| choose(results));
+    let mut choose: Choose<'_> = &mut choose;
+    let placement = Placement { ctx: (&raw mut choose).cast(), call: chosen };
     let mut captured = false;
     // SAFETY: everything is live for the call, and there is an axis for each input.
     let results = arrays::collected(|results| unsafe {
@@ -77,34 +79,24 @@ fn in_range(axis: i32, rank: i32) -> Option<i32> {
     (-rank..rank).contains(&axis).then(|| axis.rem_euclid(rank))
 }
 
-struct Chooser<F> {
-    out_axes: Option<F>,
-}
+type Choose<'a> = &'a mut dyn FnMut(usize) -> Vec<i32>;
 
-type Choose = extern "C" fn(*mut c_void, Arrays, AxisSink) -> c_int;
-
-impl<F: FnOnce(usize) -> Vec<i32>> Chooser<F> {
-    fn call_of(_: &Self) -> Choose {
-        Self::call
-    }
-
-    extern "C" fn call(ctx: *mut c_void, outputs: Arrays, sink: AxisSink) -> c_int {
-        guarded(|| {
-            // SAFETY: `ctx` is the chooser that `vmap` is waiting with, and the outputs are live.
-            let (chooser, outputs) = unsafe { (&mut *ctx.cast::<Self>(), arrays::copies(outputs)?) };
-            let axes = chooser.out_axes.take().map_or_else(Vec::new, |choose| choose(outputs.len()));
-            if axes.len() != outputs.len() {
-                return Err(VmapError::Count { what: "results", axes: axes.len(), arrays: outputs.len() }.into());
-            }
-            for (index, (output, &axis)) in outputs.iter().zip(&axes).enumerate() {
-                let aval = Aval::from(output);
-                let rank = aval.shape.len() as i32 + 1;
-                let place = in_range(axis, rank).ok_or(VmapError::Axis { what: "result", index, axis, aval, rank })?;
-                (sink.push)(sink.ctx, place);
-            }
-            Ok(())
-        })
-    }
+extern "C" fn chosen(ctx: *mut c_void, outputs: Arrays, sink: AxisSink) -> c_int {
+    guarded(|| {
+        // SAFETY: `ctx` is what `vmap` is waiting with, and the outputs are live.
+        let (choose, outputs) = unsafe { (&mut **ctx.cast::<Choose<'_>>(), arrays::copies(outputs)?) };
+        let axes = choose(outputs.len());
+        if axes.len() != outputs.len() {
+            return Err(VmapError::Count { what: "results", axes: axes.len(), arrays: outputs.len() }.into());
+        }
+        for (index, (output, &axis)) in outputs.iter().zip(&axes).enumerate() {
+            let aval = Aval::from(output);
+            let rank = aval.shape.len() as i32 + 1;
+            let place = in_range(axis, rank).ok_or(VmapError::Axis { what: "result", index, axis, aval, rank })?;
+            (sink.push)(sink.ctx, place);
+        }
+        Ok(())
+    })
 }
 
 /// Answers MLX's call of a vmap rule; `expected` gives the avals of the results of one example from those of its inputs.

@@ -136,7 +136,19 @@ pub struct Output<'a> {
 
 impl<'a> Output<'a> {
     /// `fresh`: whether it holds nothing yet.
-    pub(crate) fn of(data: &'a mut [u8], aval: Cow<'a, Aval>, fresh: bool) -> Self {
+    ///
+    /// # Safety
+    ///
+    /// There is room for an array of this aval at `data`, and nobody else uses it for `'a`.
+    pub(crate) unsafe fn of(data: *mut u8, aval: Cow<'a, Aval>, fresh: bool) -> Self {
+        let bytes = aval.nbytes();
+        let data: &mut [u8] = if bytes == 0 {
+            &mut []
+        } else {
+            // SAFETY: as the caller promises. Whatever gave the bytes out is code which this compiler does not see and which may
+            // have stored any value in each, so to Rust they are initialized, and numbers of every value are valid.
+            unsafe { std::slice::from_raw_parts_mut(data, bytes) }
+        };
         if cfg!(debug_assertions) && fresh {
             // A test sees what its kernel leaves out.
             data.fill(0xff);
@@ -186,15 +198,8 @@ pub(super) unsafe fn input<'a>(buffer: &Buffer) -> Result<Input<'a>, BoxError> {
 /// The buffer must be live and nobody else's for `'a`.
 pub(super) unsafe fn output<'a>(buffer: &Buffer) -> Result<Output<'a>, BoxError> {
     let aval = aval_of(buffer)?;
-    let data: &mut [u8] = if buffer.bytes == 0 {
-        &mut []
-    } else {
-        // SAFETY: as the caller promises. Nobody has written the bytes since MLX's allocator gave them out; that is code
-        // which this compiler does not see and which may have stored any value in each, so to Rust they are
-        // initialized, and numbers of every value are valid.
-        unsafe { std::slice::from_raw_parts_mut(buffer.data.cast(), buffer.bytes) }
-    };
-    Ok(Output::of(data, Cow::Owned(aval), true))
+    // SAFETY: as the caller promises; the aval has the bytes of the buffer.
+    Ok(unsafe { Output::of(buffer.data.cast(), Cow::Owned(aval), true) })
 }
 
 fn aval_of(buffer: &Buffer) -> Result<Aval, BoxError> {

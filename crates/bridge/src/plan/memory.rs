@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::Aval;
-use crate::ffi::Buffer;
+use crate::ffi::{Buffer, Span};
 use crate::kernel::{Input, Output};
 
 /// Where an array lies.
@@ -60,13 +60,8 @@ impl Bases<'_> {
 ///
 /// An array of this aval is at `data`, and nobody writes it while the result lives.
 pub(super) unsafe fn input(data: *const u8, aval: &Aval) -> Input<'_> {
-    let bytes = aval.nbytes();
-    if bytes == 0 {
-        return Input::of(&[], Cow::Borrowed(aval));
-    }
     // SAFETY: as the caller promises; arenas are zeros before anything else, and what MLX gives is initialized to Rust.
-    let data = unsafe { std::slice::from_raw_parts(data, bytes) };
-    Input::of(data, Cow::Borrowed(aval))
+    Input::of(unsafe { Span { data, count: aval.nbytes() }.get() }, Cow::Borrowed(aval))
 }
 
 /// An array of this aval that is where an output is.
@@ -78,11 +73,6 @@ pub(super) fn in_place(output: usize, aval: &Aval) -> Input<'_> {
 ///
 /// There is room for an array of this aval at `data`, and nobody else uses it while the result lives.
 pub(super) unsafe fn output(data: *mut u8, aval: &Aval, fresh: bool) -> Output<'_> {
-    let bytes = aval.nbytes();
-    if bytes == 0 {
-        return Output::of(&mut [], Cow::Borrowed(aval), fresh);
-    }
-    // SAFETY: as for `input`.
-    let data = unsafe { std::slice::from_raw_parts_mut(data, bytes) };
-    Output::of(data, Cow::Borrowed(aval), fresh)
+    // SAFETY: as the caller promises.
+    unsafe { Output::of(data, Cow::Borrowed(aval), fresh) }
 }
