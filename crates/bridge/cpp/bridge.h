@@ -133,6 +133,15 @@ inline bool is_inexact(const array& value) {
   return mlx::core::issubdtype(value.dtype(), mlx::core::inexact);
 }
 
+// The elements from `begin` to `end` of an axis.
+inline array part_of(const array& whole, int axis, int begin, int end, mlx::core::StreamOrDevice stream = {}) {
+  Shape from(whole.ndim(), 0);
+  auto to = whole.shape();
+  from[axis] = begin;
+  to[axis] = end;
+  return mlx::core::slice(whole, std::move(from), std::move(to), stream);
+}
+
 // What is added to many others, of whose sum a half type would lose the later ones.
 inline array widened(const array& addend) {
   auto is_half = addend.dtype() == mlx::core::float16 || addend.dtype() == mlx::core::bfloat16;

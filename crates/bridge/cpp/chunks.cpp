@@ -11,14 +11,7 @@ namespace tacit {
 namespace {
 
 array rows_of(const array& all, int begin, int end) {
-  if (begin == 0 && end == all.shape(0)) {
-    return all;
-  }
-  Shape from(all.ndim(), 0);
-  auto to = all.shape();
-  from[0] = begin;
-  to[0] = end;
-  return mlx::core::slice(all, std::move(from), std::move(to));
+  return begin == 0 && end == all.shape(0) ? all : part_of(all, 0, begin, end);
 }
 
 // The arguments of one call, for which nothing is computed before `before` is.

@@ -7,7 +7,6 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "description.h"
@@ -94,7 +93,7 @@ class Collective : public Primitive {
         return mlx::core::where(at, shared(at, again(Op::enter, back)), mlx::core::zeros_like(back));
       }
       case Op::gather:
-        return own_part(again(Op::enter, back), x.shape(0));
+        return part_of(again(Op::enter, back), 0, group_->rank() * x.shape(0), (group_->rank() + 1) * x.shape(0));
       case Op::gather_parts:
         return again(Op::scatter, back);
       case Op::scatter:
@@ -249,13 +248,6 @@ class Collective : public Primitive {
   // Ranks that share the extreme, each with `true` at its place, share its derivative.
   array shared(const array& at, const array& derivative) const {
     return mlx::core::divide(derivative, again(Op::sum, mlx::core::astype(at, derivative.dtype())));
-  }
-
-  array own_part(const array& whole, int extent) const {
-    Shape start(whole.ndim(), 0), stop = whole.shape();
-    start[0] = group_->rank() * extent;
-    stop[0] = start[0] + extent;
-    return mlx::core::slice(whole, std::move(start), std::move(stop));
   }
 
   std::shared_ptr<Group> group_;

@@ -168,12 +168,8 @@ class ScanOrder {
   ScanOrder(int axis, bool reverse, mlx::core::Stream stream) : axis_(axis), reverse_(reverse), stream_(stream) {}
 
   array part(const array& x, int from, int to) const {
-    Shape start(x.ndim(), 0);
-    auto end = x.shape();
     auto count = x.shape(axis_);
-    start[axis_] = reverse_ ? count - to : from;
-    end[axis_] = reverse_ ? count - from : to;
-    return mlx::core::slice(x, start, end, stream_);
+    return reverse_ ? part_of(x, axis_, count - to, count - from, stream_) : part_of(x, axis_, from, to, stream_);
   }
 
   array joined(const array& first, const array& rest) const {

@@ -35,8 +35,7 @@ array row_major(const array& input, mlx::core::Stream stream) {
 }
 
 void poison(array& value) {
-  auto floats = mlx::core::issubdtype(value.dtype(), mlx::core::inexact);
-  std::memset(value.data<char>(), floats ? 0xff : 0, value.nbytes());
+  std::memset(value.data<char>(), is_inexact(value) ? 0xff : 0, value.nbytes());
 }
 
 bool same_kernel(const Primitive& a, const Primitive& b) {

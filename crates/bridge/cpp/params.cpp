@@ -305,10 +305,4 @@ bool tacit_write_params(const Primitive& primitive, ParamWriter& out) {
   return true;
 }
 
-void give_params(const Primitive& primitive, Bytes out) {
-  ParamWriter writer;
-  tacit_write_params(primitive, writer);
-  out.take(out.ctx, writer.bytes().data(), writer.bytes().size());
-}
-
 }  // namespace tacit

@@ -133,7 +133,4 @@ bool tacit_write_params(const Primitive& primitive, ParamWriter& out);
 // operands. False when that cannot be known.
 bool same_primitive(const Primitive& a, const Primitive& b);
 
-// Calls `out` once with the parameters of `primitive`, with no bytes when there are none.
-void give_params(const Primitive& primitive, Bytes out);
-
 }  // namespace tacit

@@ -250,6 +250,10 @@ void* tacit_primitive_kernel(const Recorded* recorded) {
 
 // `bytes.take` is called once, with no bytes when there are no parameters.
 int tacit_primitive_params(const Recorded* recorded, Bytes bytes) {
-  return guarded([&] { give_params(*recorded->primitive, bytes); });
+  return guarded([&] {
+    ParamWriter writer;
+    tacit_write_params(*recorded->primitive, writer);
+    bytes.take(bytes.ctx, writer.bytes().data(), writer.bytes().size());
+  });
 }
 }

@@ -169,8 +169,7 @@ class Reading {
       for (const auto& input : node.inputs()) {
         all |= from[input.id()];
       }
-      auto is_whole = !mlx::core::issubdtype(node.dtype(), mlx::core::inexact) ||
-                      made_by<mlx::core::Sign>(node) != nullptr;
+      auto is_whole = !is_inexact(node) || made_by<mlx::core::Sign>(node) != nullptr;
       if (all == kOfStandIns && is_whole && node.siblings().empty() && hold_whole(node, from, result)) {
         whole_.push_back(node);
         all = 0;

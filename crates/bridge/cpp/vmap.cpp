@@ -129,11 +129,7 @@ class Mapped : public StandingAgain {
 
   // In rows, which some primitives ask of their operands.
   array example_of(const array& examples, int axis, int example) {
-    Shape from(examples.ndim(), 0);
-    auto to = examples.shape();
-    from[axis] = example;
-    to[axis] = example + 1;
-    auto one = mlx::core::slice(examples, std::move(from), std::move(to), stream());
+    auto one = part_of(examples, axis, example, example + 1, stream());
     return mlx::core::contiguous(mlx::core::squeeze(one, axis, stream()), false, stream());
   }
 
