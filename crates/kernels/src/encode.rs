@@ -172,15 +172,20 @@ pub(crate) fn range<S: Simd>(simd: S, x: &[f32]) -> (f32, f32) {
 /// The mean of `|x|`, summed in `f64`.
 #[inline(always)]
 fn absmean(x: &[f32]) -> f32 {
+    (summed(x, |x| f64::from(x.abs())) / x.len() as f64) as f32
+}
+
+/// The sum of these terms, in sixteen lanes.
+#[inline(always)]
+pub(crate) fn summed(x: &[f32], term: impl Fn(f32) -> f64) -> f64 {
     let mut sums = [0_f64; 16];
     let (whole, rest) = x.as_chunks::<16>();
     for values in whole {
         for (sum, value) in sums.iter_mut().zip(values) {
-            *sum += f64::from(value.abs());
+            *sum += term(*value);
         }
     }
-    let rest: f64 = rest.iter().map(|value| f64::from(value.abs())).sum();
-    ((sums.into_iter().sum::<f64>() + rest) / x.len() as f64) as f32
+    sums.into_iter().sum::<f64>() + rest.iter().map(|value| term(*value)).sum::<f64>()
 }
 
 /// Writes the codes of a block's elements, a byte each.

@@ -124,18 +124,8 @@ impl<C: Codec> GemvLanes<'_, C> {
             for chunk in (0..in_row).step_by(S::LANES) {
                 let len = S::LANES.min(in_row - chunk);
                 let from = bytes.as_ptr().wrapping_add(4 * (start * in_row + chunk));
-                if len == S::LANES && count == S::LANES {
-                    // SAFETY: a square of words lies in the rows.
-                    unsafe { simd.transpose(from, 4 * in_row, words.as_mut_ptr()) };
-                } else {
-                    for row in 0..count {
-                        for d in 0..len {
-                            let at = from.wrapping_add(4 * (row * in_row + d));
-                            // SAFETY: the word lies in the row.
-                            words[d * S::LANES + row] = u32::from_le(unsafe { at.cast::<u32>().read_unaligned() });
-                        }
-                    }
-                }
+                // SAFETY: the words lie in the rows.
+                unsafe { simd.transpose_some(from, 4 * in_row, count, len, &mut words) };
                 for d in 0..len {
                     let x = &self.x[first * k + (chunk + d) * C::WORD..];
                     // SAFETY: `words` has a vector for each word; x has M rows of k floats from there on.

@@ -181,17 +181,9 @@ impl Part<'_> {
                     // stream.
                     prefetch_second(next.wrapping_add(4 * S::LANES * (chunk + row)));
                 }
-                // SAFETY: a square of words lies in the rows.
-                unsafe { simd.transpose(from, 4 * in_row, square.as_mut_ptr()) };
-            } else {
-                for row in 0..count {
-                    for d in 0..len {
-                        let at = from.wrapping_add(4 * (row * in_row + d));
-                        // SAFETY: the word lies in the row.
-                        square[d * S::LANES + row] = u32::from_le(unsafe { at.cast::<u32>().read_unaligned() });
-                    }
-                }
             }
+            // SAFETY: the words lie in the rows.
+            unsafe { simd.transpose_some(from, 4 * in_row, count, len, &mut square) };
             for d in 0..len {
                 // SAFETY: the square has a vector for each word.
                 let codes = unsafe { simd.load_words(square.as_ptr().add(d * S::LANES).cast()) };

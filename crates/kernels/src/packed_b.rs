@@ -139,19 +139,8 @@ impl<C: Codec> Fill<'_, C> {
         let all = self.depth / C::WORD;
         for chunk in (0..all).step_by(S::LANES) {
             let count = S::LANES.min(all - chunk);
-            if count == S::LANES && rows == S::LANES {
-                // SAFETY: LANES rows of LANES words lie in the matrix.
-                unsafe { simd.transpose(bytes.add(row_start(0) + 4 * chunk), row_bytes, words.as_mut_ptr()) };
-            } else {
-                for row in 0..rows {
-                    for d in 0..count {
-                        // SAFETY: the word lies in the matrix, as the caller promises.
-                        let word =
-                            unsafe { bytes.add(row_start(row) + 4 * (chunk + d)).cast::<u32>().read_unaligned() };
-                        words[d * S::LANES + row] = u32::from_le(word);
-                    }
-                }
-            }
+            // SAFETY: the words lie in the matrix, as the caller promises.
+            unsafe { simd.transpose_some(bytes.add(row_start(0) + 4 * chunk), row_bytes, rows, count, &mut words) };
             for d in 0..count {
                 let at = (chunk + d) * C::WORD;
                 if at >= until {

@@ -163,17 +163,9 @@ impl Sum<'_> {
     }
 }
 
-/// The root of the sum of squares, which is summed in `f64` in sixteen lanes.
+/// The root of the sum of squares, which is summed in `f64`.
 fn norm(x: &[f32]) -> f32 {
-    let square = |x: &f32| f64::from(*x) * f64::from(*x);
-    let mut sums = [0_f64; 16];
-    let (whole, rest) = x.as_chunks::<16>();
-    for values in whole {
-        for (sum, value) in sums.iter_mut().zip(values) {
-            *sum += square(value);
-        }
-    }
-    (sums.into_iter().sum::<f64>() + rest.iter().map(square).sum::<f64>()).sqrt() as f32
+    encode::summed(x, |x| f64::from(x) * f64::from(x)).sqrt() as f32
 }
 
 /// Elements of a piece of whole rows, unless a row has more.

@@ -226,6 +226,25 @@ pub(crate) trait Simd: Copy {
         // SAFETY: the caller's promise.
         unsafe { self.transpose_to(from, stride, to, Self::LANES) }
     }
+    /// The same of `count` words of `rows` rows, neither more than `LANES`.
+    ///
+    /// # Safety
+    /// So many words of so many rows are readable.
+    #[inline(always)]
+    unsafe fn transpose_some(self, from: *const u8, stride: usize, rows: usize, count: usize, to: &mut [u32]) {
+        let all = &mut to[..Self::LANES * Self::LANES];
+        if rows == Self::LANES && count == Self::LANES {
+            // SAFETY: the caller's promise, and there is room.
+            return unsafe { self.transpose(from, stride, all.as_mut_ptr()) };
+        }
+        for row in 0..rows {
+            for d in 0..count {
+                let at = from.wrapping_add(row * stride + 4 * d);
+                // SAFETY: the caller's promise.
+                all[d * Self::LANES + row] = u32::from_le(unsafe { at.cast::<u32>().read_unaligned() });
+            }
+        }
+    }
 }
 
 /// The smallest E4M3 float with a leading one.
