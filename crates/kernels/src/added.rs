@@ -50,7 +50,6 @@ pub fn add_dense<'a>(
     Ok(())
 }
 
-/// What is added up.
 struct Sum<'s> {
     isa: Isa,
     decoder: &'s dyn Decode,

@@ -32,7 +32,6 @@ pub(crate) unsafe fn copy(isa: Isa, block: Block, way: Orientation) {
     }
 }
 
-/// As it lies.
 struct Copy(Block);
 
 impl Kernel for Copy {
@@ -59,7 +58,6 @@ impl Kernel for Copy {
     }
 }
 
-/// The other way round.
 struct Transpose(Block);
 
 impl Kernel for Transpose {

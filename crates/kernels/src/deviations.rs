@@ -59,7 +59,7 @@ pub fn deviations(w: &Matrix<'_>, x: &[f32], norm: Norm<'_>, of: Deviations<'_>)
         check_length("a sum", of.len(), blocks, "each block of elements has one")?;
     }
     let isa = Isa::detect();
-    let per_task = (CHUNK / w.block.min(CHUNK)).max(1);
+    let per_task = threads::per_task(w.block);
     let sums = error
         .chunks_mut(per_task)
         .zip(value.chunks_mut(per_task))
@@ -85,9 +85,6 @@ pub fn deviations(w: &Matrix<'_>, x: &[f32], norm: Norm<'_>, of: Deviations<'_>)
     });
     Ok(())
 }
-
-/// Elements of a task, about.
-const CHUNK: usize = 1 << 14;
 
 /// Elements that are decoded at a time; sums of as many are taken in `f32`.
 const PIECE: usize = 1024;

@@ -51,7 +51,6 @@ pub fn double_matmul(
     Ok(())
 }
 
-/// A rectangle of the output.
 struct Part<'a> {
     a: Operand<'a, f64>,
     b: Operand<'a, f64>,

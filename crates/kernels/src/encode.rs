@@ -220,9 +220,6 @@ pub(crate) fn put<F: Format, S: Simd>(ready: F::Ready<S>, simd: S, scale: F::Sca
     }
 }
 
-/// Elements that one task handles, unless a block has more.
-const CHUNK: usize = 1 << 14;
-
 /// Blocks that are read before they are coded.
 const TOGETHER: usize = 16;
 
@@ -236,7 +233,7 @@ const RUN: usize = 1024;
 pub(crate) fn chunk(elements: usize, block: usize) -> usize {
     let block = block.min(elements.max(1));
     let whole_bytes = if block.is_multiple_of(8) || block == elements { block } else { 8 * block };
-    (CHUNK / whole_bytes).max(1) * whole_bytes
+    threads::per_task(whole_bytes) * whole_bytes
 }
 
 struct Part<'a, F: Format> {

@@ -4,10 +4,8 @@ use crate::{
     Floats, FloatsMut, Isa, KernelError,
     output::Output,
     simd::{Kernel, Simd, run},
+    threads,
 };
-
-/// Elements of a task, about.
-const CHUNK: usize = 1 << 14;
 
 /// Columns that the small matrix is applied to at a time.
 const COLUMNS: usize = 16;
@@ -40,7 +38,7 @@ pub fn hadamard<'a>(x: impl Into<Floats<'a>>, n: usize, out: impl Into<FloatsMut
     out.check(x.len(), "one for each element of `x`")?;
     let (isa, matrix) = (Isa::detect(), hadamard_matrix(order));
     let x = x.widen();
-    Output::rounded(out, n).for_each(usize::MAX, (CHUNK / n).max(1), n, &|mut part| {
+    Output::rounded(out, n).for_each(usize::MAX, threads::per_task(n), n, &|mut part| {
         for at in part.rows() {
             let row = part.row(at);
             row.copy_from_slice(&x[at * n..(at + 1) * n]);

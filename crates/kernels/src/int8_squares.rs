@@ -109,7 +109,6 @@ impl Activations {
     }
 }
 
-/// What a task needs to know.
 struct Part<'a> {
     isa: Isa,
     x: &'a Activations,

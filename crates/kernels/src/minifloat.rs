@@ -1,6 +1,9 @@
 //! OCP's 4- and 8-bit floats: their values, and floats rounded to them, to nearest even and saturated.
 
-use crate::{search::Search, simd::Simd};
+use crate::{
+    search::Search,
+    simd::{SMALLEST_NORMAL, Simd},
+};
 
 /// OCP's E2M1 values, by code; the fourth bit is the sign.
 pub const E2M1: [f32; 16] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
@@ -60,9 +63,6 @@ pub(crate) fn to_e4m3<S: Simd>(simd: S, x: S::F) -> S::I {
     let large = simd.shift(simd.add_words(simd.add_words(bits, words(0x7_ffff)), odd), 20);
     let large = simd.add_words(large, words((120_u32 << 3).wrapping_neg()));
     let sign = simd.and(simd.shift(simd.words(x), 24), words(0x80));
-    let code = simd.raise(sign, small, simd.splat(SMALLEST), magnitude);
-    simd.raise(code, large, magnitude, simd.splat(SMALLEST.next_down()))
+    let code = simd.raise(sign, small, simd.splat(SMALLEST_NORMAL), magnitude);
+    simd.raise(code, large, magnitude, simd.splat(SMALLEST_NORMAL.next_down()))
 }
-
-/// The smallest E4M3 float with a leading one.
-const SMALLEST: f32 = 1.0 / 64.0;

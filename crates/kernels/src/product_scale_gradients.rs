@@ -141,7 +141,7 @@ impl Sums<'_> {
         let blocks = start / block..(end - 1) / block + 1;
         // Where a block begins, if that is among these elements.
         let begin = |at: usize| at.saturating_mul(block).clamp(start, end);
-        let per_task = (CHUNK / block.min(CHUNK)).max(1);
+        let per_task = threads::per_task(block);
         let of_scales = self.of_scales[blocks.clone()].chunks_mut(per_task);
         let parts = of_scales.zip(self.of_biases[blocks.clone()].chunks_mut(per_task)).enumerate();
         threads::for_each_part(usize::MAX, parts, &|(task, (of_scales, of_biases))| {
@@ -159,9 +159,6 @@ impl Sums<'_> {
         });
     }
 }
-
-/// Elements of a task, about.
-const CHUNK: usize = 1 << 14;
 
 /// Sums that are taken beside each other.
 const LANES: usize = 8;

@@ -51,7 +51,7 @@ pub fn scale_gradients(
     });
     check_length("of_biases", of_biases.len(), blocks, "each block of elements has one")?;
     let range = range(&w.codes);
-    let per_task = (CHUNK / w.block.min(CHUNK)).max(1);
+    let per_task = threads::per_task(w.block);
     let parts = of_x
         .chunks_mut((per_task * w.block).max(1))
         .zip(of_scales.chunks_mut(per_task))
@@ -68,9 +68,6 @@ pub fn scale_gradients(
     });
     Ok(())
 }
-
-/// Elements of a task, about.
-const CHUNK: usize = 1 << 14;
 
 /// The least and the greatest finite value of the codes.
 fn range(codes: &Codes<'_>) -> (f32, f32) {

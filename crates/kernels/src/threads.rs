@@ -123,6 +123,11 @@ fn drain<T>(threads: usize, queue: impl ExactSizeIterator<Item = T> + Send, task
     pool.run(workers - 1, &|| iter::from_fn(&next).for_each(task));
 }
 
+/// How many things of so many elements are a task's, which has 2^14 elements, about, unless one has more.
+pub(crate) fn per_task(elements: usize) -> usize {
+    ((1 << 14) / elements).max(1)
+}
+
 /// The columns of one task: four tasks for each thread, in multiples of `step`, at most `max`.
 pub(crate) fn share(columns: usize, threads: usize, step: usize, max: usize) -> usize {
     columns.div_ceil(4 * threads).next_multiple_of(step).clamp(step, max)

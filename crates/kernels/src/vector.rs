@@ -29,7 +29,6 @@ pub(crate) fn multiply(isa: Isa, matrix: Operand, vector: Operand, factors: Fact
     out.for_each(threads, height, width, &|out| run(isa, Part { matrix, x, factors, is_column, out }));
 }
 
-/// Some elements of the result.
 struct Part<'a> {
     matrix: Operand<'a>,
     x: &'a [f32],

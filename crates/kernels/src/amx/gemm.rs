@@ -110,7 +110,6 @@ thread_local! {
     static SCRATCH: Cell<Option<Scratch>> = const { Cell::new(None) };
 }
 
-/// A rectangle of the output.
 struct Task<'a> {
     product: &'a Product<'a>,
     isa: Isa,

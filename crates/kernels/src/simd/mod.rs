@@ -57,7 +57,7 @@ pub(crate) use exp::{EXP, LN_2, exp};
 pub(crate) use integers::{TO_INTEGERS, nearest_integers, rounded_off};
 pub(crate) use prefetch::{prefetch, prefetch_second};
 pub(crate) use thresholds::Thresholds;
-pub(crate) use vector::{Kernel, LINE, LINE_FLOATS, SLACK, Simd, panel_width, unpacked};
+pub(crate) use vector::{Kernel, LINE, LINE_FLOATS, SLACK, SMALLEST_NORMAL, Simd, panel_width, unpacked};
 
 #[cfg(target_arch = "x86_64")]
 use crate::amx;

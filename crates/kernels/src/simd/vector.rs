@@ -248,7 +248,7 @@ pub(crate) trait Simd: Copy {
 }
 
 /// The smallest E4M3 float with a leading one.
-pub(super) const SMALLEST_NORMAL: f32 = 1.0 / 64.0;
+pub(crate) const SMALLEST_NORMAL: f32 = 1.0 / 64.0;
 
 /// For codes of 3, 5, 6 and 7 bits: where code `i` of a stream starts, in bytes.
 pub(super) const fn stream_byte(bits: usize, i: usize) -> usize {

@@ -172,7 +172,6 @@ thread_local! {
 /// The cycles in which a number of the activations is brought in order.
 const IN_ORDER: f64 = 0.25;
 
-/// One step of the activations.
 struct Arrange<'a> {
     rows: &'a [i8],
     k: usize,
@@ -209,7 +208,6 @@ impl Kernel for Arrange<'_> {
     }
 }
 
-/// What a task needs to know.
 struct Part<'a> {
     x: &'a Activations,
     units: &'a [f32],
