@@ -140,7 +140,6 @@ where
     }
 }
 
-/// What a node holds.
 struct Held {
     function: Box<dyn CustomFunction>,
     /// The avals of the arguments and of the results of the first call, to check against what comes later.

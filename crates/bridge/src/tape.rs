@@ -44,7 +44,6 @@ pub struct Tape {
     plan: Plan,
 }
 
-/// What is to be assigned.
 #[derive(Default)]
 struct Plan {
     edits: Vec<Edit>,

@@ -24,7 +24,10 @@ pub(crate) trait Codec: Copy + Sync {
     type Stored: Units;
 
     /// Bits of a code.
-    fn bits(self) -> usize;
+    #[inline(always)]
+    fn bits(self) -> usize {
+        <Self::Stored as Units>::BITS
+    }
     fn bytes(&self) -> &[u8];
     fn ready<S: Simd>(self, simd: S) -> Self::Ready<S>;
     /// The place, from the lowest bits, of code `at` of a word.
@@ -106,10 +109,6 @@ impl<const BITS: usize> Codec for Table<'_, BITS> {
     type Ready<S: Simd> = (S::T, S::I);
     type Stored = Self;
 
-    #[inline(always)]
-    fn bits(self) -> usize {
-        BITS
-    }
     #[inline(always)]
     fn bytes(&self) -> &[u8] {
         self.bytes
@@ -198,10 +197,6 @@ impl<B: Byte> Codec for Bytes<'_, B> {
     type Stored = Self;
 
     #[inline(always)]
-    fn bits(self) -> usize {
-        8 * B::BYTES
-    }
-    #[inline(always)]
     fn bytes(&self) -> &[u8] {
         self.bytes
     }
@@ -288,10 +283,6 @@ impl<const BITS: usize, const OFFSET: bool> Codec for Stream<'_, BITS, OFFSET> {
     type Ready<S: Simd> = S::T;
     type Stored = Self;
 
-    #[inline(always)]
-    fn bits(self) -> usize {
-        BITS
-    }
     #[inline(always)]
     fn bytes(&self) -> &[u8] {
         self.bytes

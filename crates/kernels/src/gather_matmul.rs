@@ -161,7 +161,6 @@ impl Gather<'_> {
         }
     }
 
-    /// The rows of these pairs.
     fn rows(&self, pairs: &[usize]) -> usize {
         pairs.len() * self.indices.rows
     }

@@ -130,7 +130,6 @@ impl Field {
         part(x % p, y % p) + p * part(x / p, y / p)
     }
 
-    /// Which elements are squares.
     fn squares(&self) -> Vec<bool> {
         let p = self.p;
         let mut squares = vec![false; self.elements()];

@@ -34,12 +34,26 @@ pub(crate) trait Decode {
     /// such.
     fn weights<S: Dot>(simd: S, table: S::B, codes: S::I) -> [S::I; 2];
 
+    /// Adds the products of one vector of weights with activations.
+    #[inline(always)]
+    fn product<S: Dot>(simd: S, sum: S::I, weights: S::I, x: S::I) -> S::I {
+        simd.dot(sum, weights, x)
+    }
+
     /// Adds the products of the weights with activations to two sums, of which the sum counts.
-    fn dot<S: Dot>(simd: S, sums: [S::I; 2], weights: [S::I; 2], x: [S::I; 2]) -> [S::I; 2];
+    #[inline(always)]
+    fn dot<S: Dot>(simd: S, sums: [S::I; 2], weights: [S::I; 2], x: [S::I; 2]) -> [S::I; 2] {
+        let first = Self::product(simd, sums[0], weights[0], x[0]);
+        [first, if Self::PAIRS { Self::product(simd, sums[1], weights[1], x[1]) } else { sums[1] }]
+    }
 
     /// The same with one sum.
     #[cfg(target_arch = "x86_64")]
-    fn dot_all<S: Dot>(simd: S, sum: S::I, weights: [S::I; 2], x: [S::I; 2]) -> S::I;
+    #[inline(always)]
+    fn dot_all<S: Dot>(simd: S, sum: S::I, weights: [S::I; 2], x: [S::I; 2]) -> S::I {
+        let first = Self::product(simd, sum, weights[0], x[0]);
+        if Self::PAIRS { Self::product(simd, first, weights[1], x[1]) } else { first }
+    }
 }
 
 /// Codes of four bits that are looked up.
@@ -83,17 +97,6 @@ impl Decode for LookedUp {
     fn weights<S: Dot>(simd: S, table: S::B, codes: S::I) -> [S::I; 2] {
         [simd.lookup_weights(table, codes), simd.lookup_weights(table, simd.shift(codes, 4))]
     }
-
-    #[inline(always)]
-    fn dot<S: Dot>(simd: S, sums: [S::I; 2], weights: [S::I; 2], x: [S::I; 2]) -> [S::I; 2] {
-        [simd.dot(sums[0], weights[0], x[0]), simd.dot(sums[1], weights[1], x[1])]
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    fn dot_all<S: Dot>(simd: S, sum: S::I, weights: [S::I; 2], x: [S::I; 2]) -> S::I {
-        simd.dot(simd.dot(sum, weights[0], x[0]), weights[1], x[1])
-    }
 }
 
 impl Decode for Themselves {
@@ -132,17 +135,6 @@ impl<K: ByteKind> Decode for Bytes<K> {
     fn weights<S: Dot>(simd: S, _: S::B, codes: S::I) -> [S::I; 2] {
         [if K::KIND.flips_sign(S::ABOVE) { simd.sign_flipped(codes) } else { codes }; 2]
     }
-
-    #[inline(always)]
-    fn dot<S: Dot>(simd: S, sums: [S::I; 2], weights: [S::I; 2], x: [S::I; 2]) -> [S::I; 2] {
-        [simd.dot(sums[0], weights[0], x[0]), sums[1]]
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    fn dot_all<S: Dot>(simd: S, sum: S::I, weights: [S::I; 2], x: [S::I; 2]) -> S::I {
-        simd.dot(sum, weights[0], x[0])
-    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -166,12 +158,7 @@ impl<const BITS: usize, const OFFSET: bool> Decode for Packed<BITS, OFFSET> {
     }
 
     #[inline(always)]
-    fn dot<S: Dot>(simd: S, sums: [S::I; 2], weights: [S::I; 2], x: [S::I; 2]) -> [S::I; 2] {
-        [simd.dot_small(sums[0], weights[0], x[0]), sums[1]]
-    }
-
-    #[inline(always)]
-    fn dot_all<S: Dot>(simd: S, sum: S::I, weights: [S::I; 2], x: [S::I; 2]) -> S::I {
-        simd.dot_small(sum, weights[0], x[0])
+    fn product<S: Dot>(simd: S, sum: S::I, weights: S::I, x: S::I) -> S::I {
+        simd.dot_small(sum, weights, x)
     }
 }

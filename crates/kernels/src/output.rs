@@ -23,7 +23,6 @@ type Round<T> = fn(&Rounding<T>, Range<usize>, Range<usize>, &(dyn Fn(Rectangle<
 
 /// An output of another type.
 struct Rounding<T> {
-    /// Its first element.
     at: *mut (),
     /// The row of it that is the first here.
     first: usize,

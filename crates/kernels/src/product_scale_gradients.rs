@@ -123,7 +123,6 @@ impl OuterProducts<'_> {
     }
 }
 
-/// The sums of blocks.
 struct Sums<'a> {
     isa: Isa,
     /// The values of the codes.

@@ -69,7 +69,6 @@ impl Spread {
         }
     }
 
-    /// Elements of a unit.
     fn unit(self) -> usize {
         self.span * self.lanes
     }

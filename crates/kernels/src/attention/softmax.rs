@@ -11,7 +11,6 @@ use crate::{
 /// What is known of a row's scores so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
-    /// The greatest.
     pub(super) max: f32,
     /// `sum(exp(s - max))`.
     pub(super) sum: f32,

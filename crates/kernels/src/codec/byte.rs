@@ -13,7 +13,11 @@ pub(crate) trait Byte: Copy + Sync {
     ///
     /// # Safety
     /// They are readable at `from`.
-    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::F;
+    #[inline(always)]
+    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::F {
+        // SAFETY: the caller's promise.
+        Self::value(simd, unsafe { simd.load_bytes(from) })
+    }
     /// The value of the lowest code of each word.
     fn value<S: Simd>(simd: S, words: S::I) -> S::F;
     /// The values of a unit at one step.
@@ -42,22 +46,12 @@ pub(crate) struct Bf16;
 
 impl Byte for Unsigned {
     #[inline(always)]
-    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::F {
-        // SAFETY: the caller's promise.
-        simd.to_float(unsafe { simd.load_bytes(from) })
-    }
-    #[inline(always)]
     fn value<S: Simd>(simd: S, words: S::I) -> S::F {
         simd.to_float(simd.and(words, simd.splat_words(255)))
     }
 }
 
 impl Byte for Offset {
-    #[inline(always)]
-    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::F {
-        // SAFETY: the caller's promise.
-        simd.sub(simd.to_float(unsafe { simd.load_bytes(from) }), simd.splat(offset(8)))
-    }
     #[inline(always)]
     fn value<S: Simd>(simd: S, words: S::I) -> S::F {
         simd.sub(Unsigned::value(simd, words), simd.splat(offset(8)))
@@ -79,11 +73,6 @@ impl Byte for Signed {
 impl Byte for E4m3 {
     const SPAN: usize = 2;
 
-    #[inline(always)]
-    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::F {
-        // SAFETY: the caller's promise.
-        simd.e4m3(unsafe { simd.load_bytes(from) })
-    }
     #[inline(always)]
     fn value<S: Simd>(simd: S, words: S::I) -> S::F {
         simd.e4m3(simd.and(words, simd.splat_words(255)))
