@@ -12,10 +12,8 @@ use crate::ffi::{self, Arrays, Sink, Span};
 /// would fail.
 #[must_use]
 pub fn is_traced(array: &Array) -> bool {
-    let mut traced = true;
     // SAFETY: the handle and the flag are live for the call.
-    let status = unsafe { ffi::tacit_is_traced(array.as_ptr(), &raw mut traced) };
-    traced || status != 0
+    arrays::written(true, |traced| unsafe { ffi::tacit_is_traced(array.as_ptr(), traced) }).unwrap_or(true)
 }
 
 /// What `array` is a broadcast of: the operand of the broadcasts that made it, and itself where none did.

@@ -51,11 +51,10 @@ impl NameId {
     }
 
     fn interned(self) -> Option<&'static str> {
-        let mut text = std::ptr::null();
         // SAFETY: the pointer is live for the call.
-        let known = unsafe { ffi::tacit_name_text(self.0, &raw mut text) } == 0;
+        let text = arrays::written(std::ptr::null(), |text| unsafe { ffi::tacit_name_text(self.0, text) }).ok()?;
         // SAFETY: interned names are NUL-terminated and never freed.
-        known.then(|| unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("?"))
+        Some(unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("?"))
     }
 
     /// The number itself, dense from zero.
