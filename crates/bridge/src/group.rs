@@ -268,9 +268,8 @@ impl Group {
         let watcher = Box::into_raw(Box::new(watcher)).cast();
         let group = self.shared.0;
         // SAFETY: the group is live for the call, and the callee takes the box over and frees it by `release`.
-        let made =
-            arrays::made(|made| unsafe { ffi::tacit_group_split(group, ring, color, key, WATCHER, watcher, made) })?;
-        Ok(Self { shared: Arc::new(Owned(made)) })
+        arrays::made(|made| unsafe { ffi::tacit_group_split(group, ring, color, key, WATCHER, watcher, made) })
+            .map(|made| Self { shared: Arc::new(Owned(made)) })
     }
 
     /// Ends MPI, if a group is over it, at an orderly end of the process; it waits for the other ranks.

@@ -202,10 +202,10 @@ impl Tape {
     ///
     /// The node has no such result.
     pub fn aval(&self, node: usize, result: usize) -> Result<Aval, BridgeError> {
+        let (node, result) = (node as u32, result as u32);
         let none = AvalView { shape: std::ptr::null(), ndim: 0, dtype: 0 };
         // SAFETY: the tape is live, the callee checks both indices, and the out-pointer is live for the call.
-        let aval =
-            arrays::written(none, |aval| unsafe { ffi::tacit_tape_aval(self.raw, node as u32, result as u32, aval) })?;
+        let aval = arrays::written(none, |aval| unsafe { ffi::tacit_tape_aval(self.raw, node, result, aval) })?;
         // SAFETY: the call succeeded, so it described an array that the tape holds.
         unsafe { arrays::aval_of(aval) }
     }
