@@ -73,7 +73,7 @@ impl Pass {
         static ALL: LazyLock<Vec<Pass>> = LazyLock::new(|| {
             let mut passes: Vec<Pass> = inventory::iter::<Pass>().copied().collect();
             // The linker decides the order of inventory.
-            passes.sort_by_key(Self::rank);
+            passes.sort_by_key(Pass::rank);
             passes
         });
         &ALL

@@ -75,7 +75,9 @@ impl Sum<'_> {
         self.decoder.decode(self.isa, from, piece, AHEAD);
         #[expect(clippy::float_cmp, reason = "a product with 1 changes nothing, with any other number it may")]
         if self.factor != 1.0 {
-            piece.iter_mut().for_each(|element| *element *= self.factor);
+            for element in &mut *piece {
+                *element *= self.factor;
+            }
         }
         out.convert_from_f32_slice(piece);
         out.convert_to_f32_slice(piece);

@@ -42,7 +42,7 @@ pub fn hadamard<'a>(x: impl Into<Floats<'a>>, n: usize, out: impl Into<FloatsMut
         for at in part.rows() {
             let row = part.row(at);
             row.copy_from_slice(&x[at * n..(at + 1) * n]);
-            run(isa, Row { order, matrix: &matrix, row });
+            run(isa, Row { order, matrix: &matrix, x: row });
         }
     });
     Ok(())
@@ -144,7 +144,7 @@ impl Field {
 struct Row<'a> {
     order: usize,
     matrix: &'a [f32],
-    row: &'a mut [f32],
+    x: &'a mut [f32],
 }
 
 impl Kernel for Row<'_> {
@@ -153,17 +153,17 @@ impl Kernel for Row<'_> {
     // Plain loops, which are compiled for the vectors of each instruction set.
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        let Self { order, matrix, row } = self;
-        let n = row.len();
-        for block in row.chunks_exact_mut(n / order) {
+        let Self { order, matrix, x } = self;
+        let n = x.len();
+        for block in x.chunks_exact_mut(n / order) {
             sylvester(block);
         }
         if order > 1 {
-            multiply(matrix, order, row);
+            multiply(matrix, order, x);
         }
         let scale = 1.0 / (n as f32).sqrt();
-        for x in row {
-            *x *= scale;
+        for element in x {
+            *element *= scale;
         }
     }
 }

@@ -121,7 +121,7 @@ impl PlanBuilder {
         });
         let stages = stages.collect();
         let (inputs, outputs) = (Given::of(self.inputs), Given::of(avals));
-        Ok(Plan { stages, pieced, inputs, outputs, arena, donated })
+        Ok(Plan { inputs, outputs, stages, pieced, arena, donated })
     }
 
     fn buffer(&mut self, aval: Aval, home: Home) -> PlanValue {

@@ -42,7 +42,7 @@ impl Entry {
         // The key of a draw is the next call's own only once it is known that this trace serves the inputs.
         let drawn = self.drawn.clone();
         let mut others: Vec<&Array> = matched.arrays.iter().map(Listed::array).collect();
-        others.extend(drawn.as_ref().map(Drawn::first));
+        others.extend(drawn.as_ref().map(|drawn| &drawn.key));
         let inputs: Vec<&KnownInputs> = known.inputs.iter().map(|known| &**known).collect();
         if !self.program.matches_beside(&inputs, &others)
             || self.recorded.as_mut().is_some_and(|recorded| !recorded.serves(&others))

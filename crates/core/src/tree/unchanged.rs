@@ -37,9 +37,9 @@ impl TreeDef {
     /// What is in the second child of the root, which is the first child of the other root, and is what it is there; `same` tells it of
     /// two leaves by their numbers. Behind the first node with more or fewer children than in the other tree nothing is.
     pub(crate) fn unchanged(&self, other: &Self, same: impl Fn(usize, usize) -> bool) -> Unchanged {
-        let entries = self.entries();
+        let entries = &self.entries;
         let mut unchanged = vec![false; entries.len()];
-        let (Some(own), Some(other)) = (entries.get(1..), other.entries().get(1..)) else {
+        let (Some(own), Some(other)) = (entries.get(1..), other.entries.get(1..)) else {
             return Unchanged { keeps_form: false, is_taken: false, subtrees: Box::default(), results: 0 };
         };
         let ((results, leaves_before), (len, _)) = (Entry::extent(own), Entry::extent(other));
