@@ -1,11 +1,9 @@
 // What the common text needs of CUDA, without a header of CUDA's, which would take longer to compile than all of it.
 
-#define TACIT_CUDA 1
 #define TACIT_FN __device__ __forceinline__
 #define TACIT_APART __device__ __noinline__
 #define TACIT_STATIC static constexpr int
 #define TACIT_DEVICE
-#define TACIT_CONSTANT
 #define TACIT_GROUP
 #define TACIT_THREAD
 #define TACIT_UNROLL _Pragma("unroll")
@@ -80,7 +78,6 @@ template <> struct Round<bf16> {
 TACIT_FN float shuffle_xor(float value, u32 mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
 
 template <class P> TACIT_FN bool is_aligned(P at) { return ((u64)at & 15) == 0; }
-TACIT_FN u32 load16(const u8* at) { return *(const u16*)at; }
 TACIT_FN void store32(u8* at, u32 word) { *(u32*)at = word; }
 TACIT_FN u32 load32(const u8* at) { return __ldg((const u32*)at); }
 struct Quad { u32 word[4]; };

@@ -21,12 +21,10 @@
 #define TACIT_UNWATCHED
 #endif
 
-#define TACIT_HOST 1
 #define TACIT_FN inline
 #define TACIT_APART inline
 #define TACIT_STATIC static constexpr int
 #define TACIT_DEVICE
-#define TACIT_CONSTANT
 #define TACIT_GROUP
 #define TACIT_THREAD
 #define TACIT_UNROLL

@@ -1,10 +1,8 @@
 // What the common text needs of Metal. MLX compiles it at run time, after its own header.
 
-#define TACIT_METAL 1
 #define TACIT_FN inline
 #define TACIT_STATIC static constant constexpr const int
 #define TACIT_DEVICE device
-#define TACIT_CONSTANT constant
 #define TACIT_GROUP threadgroup
 #define TACIT_THREAD thread
 #define TACIT_UNROLL _Pragma("clang loop unroll(full)")
@@ -53,18 +51,11 @@ struct Eight {
   float at[8];
 };
 template <class P> inline bool is_aligned(P at) { return ((u64)at & 15) == 0; }
-inline u32 load16(const device u8* at) { return *(const device ushort*)at; }
-inline u32 load16(const constant u8* at) { return *(const constant ushort*)at; }
 inline void store32(device u8* at, u32 word) { *(device uint*)at = word; }
 inline u32 load32(const device u8* at) { return *(const device uint*)at; }
-inline u32 load32(const constant u8* at) { return *(const constant uint*)at; }
 struct Quad { u32 word[4]; };
 inline Quad load128(const device u8* at) {
   uint4 read = *(const device uint4*)at;
-  return Quad{{read.x, read.y, read.z, read.w}};
-}
-inline Quad load128(const constant u8* at) {
-  uint4 read = *(const constant uint4*)at;
   return Quad{{read.x, read.y, read.z, read.w}};
 }
 template <class P> inline Eight eight_floats(P at, bool) {
