@@ -76,7 +76,7 @@ impl Kernel for Dynamic8Quantize {
         }
         let mean = inputs[0].mean(None)?;
         let scheme = Scheme::codebook("dynamic8", dynamic8::map());
-        let mut results = apply(Quantize { scheme, block: self.block }, &[inputs[0].subtract(&mean)?])?;
+        let mut results = apply(Quantize::new(scheme, self.block), &[inputs[0].subtract(&mean)?])?;
         results.push(mean);
         Ok(results)
     }

@@ -100,7 +100,7 @@ mod tests {
         let [x, factor, key, children @ ..] = &inputs[..] else { panic!("an array, a factor, a key and codes") };
         let moved = [&[*x, *factor], children].concat();
         let moved = plan.stage(Arc::new(AddDense { layout, scaled: true }), &moved).expect("a stage")[0];
-        let mut results = plan.stage(Arc::new(Quantize { scheme, block }), &[moved]).expect("a stage");
+        let mut results = plan.stage(Arc::new(Quantize::new(scheme, block)), &[moved]).expect("a stage");
         if scheme.is_scaled() {
             let by = [&[moved], &children[1..]].concat();
             results.extend(plan.stage(Arc::new(EncodeBy { scheme, block }), &by).expect("a stage"));

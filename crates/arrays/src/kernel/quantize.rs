@@ -19,14 +19,37 @@ use super::{Scheme, encode, gpu};
 ///
 /// When it runs on a CPU: an element is NaN or infinite. A GPU has no error to give, and codes it as the decomposition does.
 pub fn quantize(scheme: Scheme, block: usize, inputs: &[Array]) -> tacit_core::Result<Vec<Array>> {
-    let mut results = apply(Quantize { scheme, block }, inputs)?;
+    let mut results = apply(Quantize::new(scheme, block), inputs)?;
     results[0] = stop_gradient(&results[0])?;
     Ok(results)
 }
 
+/// Codes whole blocks of an array that come behind `before` other elements, which count where an error names an element by its place.
+///
+/// # Errors
+///
+/// As for [`quantize`].
+pub(crate) fn quantize_piece(
+    scheme: Scheme,
+    block: usize,
+    before: usize,
+    inputs: &[Array],
+) -> tacit_core::Result<Vec<Array>> {
+    apply(Quantize { scheme, block, before }, inputs)
+}
+
+#[derive(Clone)]
 pub(super) struct Quantize {
-    pub(super) scheme: Scheme,
-    pub(super) block: usize,
+    scheme: Scheme,
+    block: usize,
+    /// Elements of the array before the first.
+    before: usize,
+}
+
+impl Quantize {
+    pub(super) fn new(scheme: Scheme, block: usize) -> Self {
+        Self { scheme, block, before: 0 }
+    }
 }
 
 impl Kernel for Quantize {
@@ -35,7 +58,8 @@ impl Kernel for Quantize {
     }
 
     fn params(&self) -> Option<Vec<(&'static str, Param)>> {
-        Some([("block", int(self.block))].into_iter().chain(self.scheme.params()).collect())
+        let before = (self.before > 0).then(|| ("before", int(self.before)));
+        Some([("block", int(self.block))].into_iter().chain(self.scheme.params()).chain(before).collect())
     }
 
     fn output_avals(&self, inputs: &[Aval]) -> Fallible<Vec<Aval>> {
@@ -44,12 +68,12 @@ impl Kernel for Quantize {
 
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
         let global = inputs.get(1).map(scalar).transpose()?;
-        Ok(Coded::new(outputs)?.quantize(&self.scheme, self.block, inputs[0].elements()?, global)?)
+        counted(self.before, Coded::new(outputs)?.quantize(&self.scheme, self.block, inputs[0].elements()?, global))
     }
 
     /// None where the scales are relative to all elements.
     fn pieces(&self, inputs: &[Aval]) -> Option<Pieces> {
-        let Self { scheme, block } = *self;
+        let Self { scheme, block, before } = *self;
         let ([x], unit, encoder) = (inputs, Unit::new(&scheme, block)?, scheme.encoder(block, None).ok()?) else {
             return None;
         };
@@ -61,7 +85,7 @@ impl Kernel for Quantize {
             outputs: std::iter::once(unit.codes).chain(scales).collect(),
             eval: Box::new(move |piece, inputs, outputs| {
                 let x = inputs[0].elements()?;
-                counted(piece.start, Coded::new(outputs)?.encode(&scheme, encoder.as_ref(), x))
+                counted(before + piece.start, Coded::new(outputs)?.encode(&scheme, encoder.as_ref(), x))
             }),
         })
     }
@@ -83,7 +107,6 @@ impl Kernel for Quantize {
 
 impl Quantize {
     fn mapped(&self, inputs: &[Array], axes: &[Option<usize>]) -> Fallible<Mapped> {
-        let again = || Self { scheme: self.scheme, block: self.block };
         if let ([x], [Some(axis)]) = (inputs, axes) {
             let x = x.move_axis(*axis as i32, 0)?;
             let (count, example) = (x.dim(0), &x.shape()[1..]);
@@ -91,7 +114,7 @@ impl Quantize {
             let aligned = size.is_multiple_of(self.block) && (size * self.scheme.bits()).is_multiple_of(8);
             if count > 0 && (self.scheme.is_grouped() || aligned) {
                 let (codes, scales) = self.scheme.children(example, self.block);
-                let mut results = apply(again(), std::slice::from_ref(&x))?;
+                let mut results = apply(self.clone(), std::slice::from_ref(&x))?;
                 for (place, result) in results.iter_mut().enumerate() {
                     let shape = if place == 0 { &codes } else { &scales };
                     *result = result.reshape(&[&[count], &shape[..]].concat())?;
@@ -99,7 +122,7 @@ impl Quantize {
                 return Ok(with_axes(results));
             }
         }
-        one_by_one(again, inputs, axes)
+        one_by_one(|| self.clone(), inputs, axes)
     }
 }
 

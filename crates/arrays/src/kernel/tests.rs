@@ -45,7 +45,7 @@ pub(super) struct Case {
 pub(super) fn case(format: &impl Format, n: usize, k: usize) -> Case {
     let (scheme, block) = (Scheme { nested: None, ..format.scheme() }, format.block());
     let x = normal((n * k) as u64, &[n as i32, k as i32]);
-    let children = apply(Quantize { scheme, block }, &[x]).expect("quantizes");
+    let children = apply(Quantize::new(scheme, block), &[x]).expect("quantizes");
     Case { layout: Layout { scheme, n, k, block }, children }
 }
 
@@ -98,7 +98,7 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case(&E5m2 { block }, n, k));
         for scheme in TABLES.into_iter().chain(high_first()) {
             let x = normal((n * k) as u64, &[n as i32, k as i32]);
-            let children = apply(Quantize { scheme, block }, &[x]).expect("quantizes");
+            let children = apply(Quantize::new(scheme, block), &[x]).expect("quantizes");
             cases.push(Case { layout: Layout { scheme, n, k, block }, children });
         }
     }
@@ -218,32 +218,32 @@ fn quantize_equals_its_decomposition_bit_for_bit() {
     for (scheme, block, tolerance) in schemes() {
         let sizes = if scheme.is_grouped() { &[32, 64, 96, 1024][..] } else { &[1, 31, 32, 33, 64, 100, 1001] };
         for &size in sizes {
-            check(|| Quantize { scheme, block }, &[normal(size as u64, &[size])], &[], tolerance);
+            check(|| Quantize::new(scheme, block), &[normal(size as u64, &[size])], &[], tolerance);
         }
         let zeros = ops::zeros::<f32>(&[64]).expect("zeros");
-        check(|| Quantize { scheme, block }, &[zeros], &[], tolerance);
+        check(|| Quantize::new(scheme, block), &[zeros], &[], tolerance);
         // What rounds to zero from either side, and zeros of either sign.
         let small = [1.0, -1e-9, -0.0, 1e-9].repeat(16);
-        check(|| Quantize { scheme, block }, &[Array::from_slice(&small, &[64])], &[], tolerance);
+        check(|| Quantize::new(scheme, block), &[Array::from_slice(&small, &[64])], &[], tolerance);
     }
     let global = [normal(1, &[64]), Array::from_f32(3.0)];
-    check(|| Quantize { scheme: Nvfp4 { global: true }.scheme(), block: 16 }, &global, &[], 0.0);
+    check(|| Quantize::new(Nvfp4 { global: true }.scheme(), 16), &global, &[], 0.0);
 }
 
 #[test]
 fn codes_by_given_scales_are_those_of_the_quantizer_that_made_them() {
     for (scheme, block, _) in schemes().into_iter().filter(|(scheme, ..)| scheme.is_scaled()) {
         let x = normal(5, &[192]);
-        let results = apply(Quantize { scheme, block }, std::slice::from_ref(&x)).expect("quantizes");
+        let results = apply(Quantize::new(scheme, block), std::slice::from_ref(&x)).expect("quantizes");
         let again = super::encode_by(scheme, block, &x, &results[1..]).expect("codes");
         assert!(again.eq_exact(&results[0]).expect("evaluates"), "{}", scheme.label);
         // By scales of other numbers, which are beyond what all of them reach.
-        let other = apply(Quantize { scheme, block }, &[normal(6, &[192])]).expect("quantizes");
+        let other = apply(Quantize::new(scheme, block), &[normal(6, &[192])]).expect("quantizes");
         check(|| EncodeBy { scheme, block }, &[&[x], &other[1..]].concat(), &[], 0.0);
     }
     let (scheme, global) = (Nvfp4 { global: true }.scheme(), Array::from_f32(3.0));
     let x = normal(5, &[64]);
-    let results = apply(Quantize { scheme, block: 16 }, &[x.clone(), global]).expect("quantizes");
+    let results = apply(Quantize::new(scheme, 16), &[x.clone(), global]).expect("quantizes");
     for global in [3.0, -3.0, 0.0, -0.0] {
         let stored = [x.clone(), results[1].clone(), Array::from_f32(global)];
         check(|| EncodeBy { scheme, block: 16 }, &stored, &[], 0.0);
@@ -420,7 +420,7 @@ fn a_block_far_longer_than_the_array_takes_no_more_than_it() {
     let (x, block) = (normal(1, &[100]), 1 << 30);
     assert_eq!(super::encode::blocks(&x, block).expect("pads").shape(), [1, 100]);
     let scheme = E4m3 { block }.scheme();
-    check(|| Quantize { scheme, block }, &[x], &[], 0.0);
+    check(|| Quantize::new(scheme, block), &[x], &[], 0.0);
 }
 
 /// What is lazy, and never evaluated: 2^29 elements, whose bits are more than an axis counts.
@@ -434,7 +434,7 @@ fn an_array_of_many_codes_has_a_decomposition() {
         let children = [zeros(codes, Dtype::Uint32), zeros(k / 64, Dtype::Float32), zeros(k / 64, Dtype::Float32)];
         let layout = Layout { scheme: format.scheme(), n: n as usize, k: k as usize, block: 64 };
         assert_eq!(layout.decoded(&children).expect("ops").shape(), [n, k]);
-        let result = Quantize { scheme: format.scheme(), block: 64 }.decompose(&[zeros(k, Dtype::Float32)]);
+        let result = Quantize::new(format.scheme(), 64).decompose(&[zeros(k, Dtype::Float32)]);
         assert_eq!(result.expect("ops")[0].shape(), [n, codes]);
         // On CPUs, too, these are made by ops.
         let array = KQuantArray::quantize(&zeros(k, Dtype::Float32), KQuant { bits }).expect("ops");

@@ -146,7 +146,7 @@ fn wide(inputs: &[Array]) -> Vec<Array> {
 fn quantizing(checks: &mut Checks, scheme: Scheme, block: usize, x: &[f32], dtype: Dtype) {
     let global = scheme.is_relative().then(|| Array::from_f32(GLOBAL));
     let inputs: Vec<Array> = [array(x, dtype)].into_iter().chain(global).collect();
-    let expected = apply(Quantize { scheme, block }, &wide(&inputs)).expect("quantizes");
+    let expected = apply(Quantize::new(scheme, block), &wide(&inputs)).expect("quantizes");
     checks.add(quantize(&scheme, block, &avals(&inputs), checks.target()), inputs, expected, Within::Each(0.0));
 }
 
@@ -155,7 +155,7 @@ fn coding(checks: &mut Checks, scheme: Scheme, block: usize, x: &[f32], dtype: D
     let global = scheme.is_relative().then(|| Array::from_f32(GLOBAL));
     let others: Vec<f32> = normal(7, &[x.len() as i32]).as_slice::<f32>().iter().map(|other| other * 1.5).collect();
     let other: Vec<Array> = [array(&others, Dtype::Float32)].into_iter().chain(global.clone()).collect();
-    let results = apply(Quantize { scheme, block }, &other).expect("quantizes");
+    let results = apply(Quantize::new(scheme, block), &other).expect("quantizes");
     let inputs: Vec<Array> = [array(x, dtype)].into_iter().chain(results[1..].iter().cloned()).chain(global).collect();
     let expected = apply(EncodeBy { scheme, block }, &wide(&inputs)).expect("codes");
     checks.add(encode_by(&scheme, block, &avals(&inputs), checks.target()), inputs, expected, Within::Each(0.0));
@@ -210,7 +210,7 @@ fn what_a_cpu_refuses_is_coded_as_by_the_decomposition() {
             (f32::NAN, f32::INFINITY, -f32::INFINITY, f32::NAN);
         x[5 * block] = f32::INFINITY;
         let inputs: Vec<Array> = [array(&x, Dtype::Float32)].into_iter().chain(global).collect();
-        let mut expected = Quantize { scheme, block }.decompose(&inputs).expect("quantizes");
+        let mut expected = Quantize::new(scheme, block).decompose(&inputs).expect("quantizes");
         // Plain ops sum magnitudes in another order.
         let tolerance = if matches!(scheme.encoding, Encoding::Ternary | Encoding::Binary) { 1e-6 } else { 0.0 };
         // By its value, since NaN has several codes.

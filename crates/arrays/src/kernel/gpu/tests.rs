@@ -263,7 +263,7 @@ fn samples_of_magnitude(format: &impl Format, [weights, x]: [f32; 2], target: Ta
     let of = |seed, rows: usize, magnitude| {
         normal(seed, &[rows as i32, k as i32]).multiply(Array::from_f32(magnitude)).expect("scales")
     };
-    let children = apply(Quantize { scheme, block }, &[of(1, n, weights)]).expect("quantizes");
+    let children = apply(Quantize::new(scheme, block), &[of(1, n, weights)]).expect("quantizes");
     let (layout, orientation) = (Layout { scheme, n, k, block }, Orientation::Transposed);
     let sample = |m| {
         let dtype = Dtype::Float16;

@@ -36,7 +36,7 @@ fn check(scheme: Scheme, block: usize, global: Option<&Array>) {
     let stored = [1, 4].map(|seed| -> Vec<Array> {
         let x = normal(seed, &[ROWS, block as i32]);
         let inputs: Vec<Array> = std::iter::once(&x).chain(global).cloned().collect();
-        let results = apply(Quantize { scheme, block }, &inputs).expect("quantizes");
+        let results = apply(Quantize::new(scheme, block), &inputs).expect("quantizes");
         results[1..].iter().chain(global).cloned().collect()
     });
     let numbers = stored[0].len() - usize::from(global.is_some());

@@ -87,7 +87,7 @@ fn squares_beyond_the_greatest_float_are_infinite_as_on_a_cpu() {
     for (block, [stored, x]) in [(32, [1.0, far]), (32, [far, 1.0]), (4096, [1.0, far]), (4096, [far, 1.0])] {
         let layout = case(&Nf4::from(block), 2, block).layout;
         let filled = |x: f32| ops::full::<f32>(&[2, block as i32], Array::from_f32(x)).expect("fills");
-        let children = apply(Quantize { scheme: layout.scheme, block }, &[filled(stored)]).expect("quantizes");
+        let children = apply(Quantize::new(layout.scheme, block), &[filled(stored)]).expect("quantizes");
         let inputs = [&[filled(x)], children.as_slice()].concat();
         let kernel = Deviations { layout, power: None };
         let parts = parts(&kernel, &inputs, checks.target());

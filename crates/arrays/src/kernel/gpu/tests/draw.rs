@@ -25,7 +25,7 @@ fn inputs(scheme: Scheme, block: usize, x: &[f32]) -> Vec<Array> {
     let mut inputs = vec![Array::from_slice(x, &[count]), Array::from_slice(&[0x9e37_79b9_u32, 7], &[2])];
     if scheme.is_scaled() {
         let other = normal(7, &[count]).multiply(Array::from_f32(1.5)).expect("scales");
-        let results = apply(Quantize { scheme, block }, &[other]).expect("quantizes");
+        let results = apply(Quantize::new(scheme, block), &[other]).expect("quantizes");
         let layout = Layout { scheme, n: 1, k: x.len(), block };
         let mut numbers = layout.numbers(&results[1..]).expect("has some");
         if matches!(scheme.coding, Coding::Signed) {

@@ -24,7 +24,7 @@ fn all() -> impl Iterator<Item = (Scheme, usize)> {
 fn inputs((scheme, block): (Scheme, usize), [n, width]: [i32; 2]) -> Vec<Array> {
     let global = scheme.is_relative().then(|| Array::from_f32(3.0));
     let others: Vec<Array> = [normal(1, &[width * n, block as i32])].into_iter().chain(global.clone()).collect();
-    let results = apply(Quantize { scheme, block }, &others).expect("quantizes");
+    let results = apply(Quantize::new(scheme, block), &others).expect("quantizes");
     let stored = results[1..].iter().map(|numbers| numbers.reshape(&[width, n]).expect("one for each element"));
     let two = ops::eye::<f32>(width, None, None).and_then(|unit| unit.multiply(Array::from_f32(2.0))).expect("2");
     let spread = normal(3, &[width, width]).multiply(Array::from_f32(0.1)).expect("scales");

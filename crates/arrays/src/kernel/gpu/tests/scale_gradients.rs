@@ -66,7 +66,7 @@ fn products_beyond_the_greatest_float_are_infinite_as_on_a_cpu() {
     for block in [32, 4096] {
         let Case { layout, .. } = case(&Int8 { granularity: Granularity::Block(block) }, 2, block);
         let filled = |x: f32| ops::full::<f32>(&[2, block as i32], Array::from_f32(x)).expect("fills");
-        let children = apply(Quantize { scheme: layout.scheme, block }, &[filled(1.0)]).expect("quantizes");
+        let children = apply(Quantize::new(layout.scheme, block), &[filled(1.0)]).expect("quantizes");
         // Elements beyond the range give their scale what their code stands for times their gradient.
         let inputs = [&[filled(200.0), filled(2_f32.powi(125))], children.as_slice()].concat();
         let kernel = ScaleGradients { layout };
