@@ -6,7 +6,7 @@ use mlx_rs::{Array, Dtype, random};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
 
 use crate::adapters::factors;
-use crate::avals::checks::{check_children, check_float, check_key, checked, stored_shape};
+use crate::avals::checks::{check_children, check_float, check_key, checked, decline_if, stored_shape};
 use crate::avals::dtypes::{accumulator_dtype, narrowing};
 use crate::families::adapter::Adapter;
 use crate::families::cut::{Cut, cut};
@@ -208,9 +208,8 @@ impl Linear for Lora {
     /// The base in a narrower float type, whose range it has; the factors follow it where they are used.
     fn cast(&self, dtype: Dtype) -> Result<Value> {
         narrowing(&self.aval, dtype)?;
-        if dtype == Dtype::Float16 && self.aval.dtype != dtype {
-            return Err(Error::decline("the base may be beyond the range of f16 where the sum is not"));
-        }
+        let narrows = dtype == Dtype::Float16 && self.aval.dtype != dtype;
+        decline_if(narrows, "the base may be beyond the range of f16 where the sum is not")?;
         let base = implicit(&self.base, |base| base.as_dtype(dtype))?;
         Ok(Self { aval: base.aval()?, base, ..self.clone() }.into())
     }
@@ -218,9 +217,8 @@ impl Linear for Lora {
     /// The number goes to the base and to `b`, which must hold it as the base does. A divisor does not: `b` begins with zeros,
     /// and 0/0 is NaN. Nor does `b` of `f16`, which may be beyond the range that the sum is in.
     fn scaled(&self, by: &Factor) -> Result<Value> {
-        if by.divides() || self.b.dtype() != self.aval.dtype || self.aval.dtype == Dtype::Float16 {
-            return Err(Error::decline("the factors do not hold the number as the sum does"));
-        }
+        let loses = by.divides() || self.b.dtype() != self.aval.dtype || self.aval.dtype == Dtype::Float16;
+        decline_if(loses, "the factors do not hold the number as the sum does")?;
         let base = implicit(&self.base, |base| by.on(&base))?;
         Ok(Self { base, b: by.on(&self.b)?, ..self.clone() }.into())
     }

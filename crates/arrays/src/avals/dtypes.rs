@@ -2,7 +2,9 @@
 //! in bf16.
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::{Aval, Error, Result};
+use tacit_core::{Aval, Result};
+
+use crate::avals::checks::decline_if;
 
 /// The type in which numbers of `dtype` are summed.
 #[must_use]
@@ -53,7 +55,7 @@ pub(crate) fn castable(dtype: Dtype) -> bool {
 
 /// Declines a type that no view casts to.
 pub(crate) fn check_castable(dtype: Dtype) -> Result<()> {
-    if castable(dtype) { Ok(()) } else { Err(Error::decline("only f32, bf16 and f16 are read as views")) }
+    decline_if(!castable(dtype), "only f32, bf16 and f16 are read as views")
 }
 
 /// Whether every number of `narrow` is one of `wide`.
@@ -64,8 +66,5 @@ pub(crate) fn holds(narrow: Dtype, wide: Dtype) -> bool {
 /// Declines a conversion after which the rounding of the type before it would have to show.
 pub(crate) fn narrowing(aval: &Aval, dtype: Dtype) -> Result<()> {
     let narrows = aval.dtype == Dtype::Float32 && matches!(dtype, Dtype::Float16 | Dtype::Bfloat16);
-    if !narrows && dtype != aval.dtype {
-        return Err(Error::decline("a wider type would show the rounding of the narrower one"));
-    }
-    Ok(())
+    decline_if(!narrows && dtype != aval.dtype, "a wider type would show the rounding of the narrower one")
 }

@@ -417,8 +417,6 @@ pub(crate) fn scalar(array: &Array) -> Result<Array> {
 
 /// Declines a `Gather` that takes anything but whole rows of `aval`.
 pub(crate) fn whole_rows(op: &Gather, aval: &Aval) -> Result<()> {
-    if op.axes != [0] || op.slice_sizes[0] != 1 || op.slice_sizes[1..] != aval.shape[1..] {
-        return Err(Error::decline("only whole rows are gathered from the parts"));
-    }
-    Ok(())
+    let are_whole = op.axes == [0] && op.slice_sizes[0] == 1 && op.slice_sizes[1..] == aval.shape[1..];
+    decline_if(!are_whole, "only whole rows are gathered from the parts")
 }

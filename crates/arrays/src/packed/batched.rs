@@ -368,9 +368,8 @@ pub(crate) fn batched_slice(op: &Slice, w: &Batched, results: &[Aval]) -> Result
         (start[axis], stop[axis]) = (op.start_indices[rows], op.end_indices[rows]);
         part.inner = sliced(array, &start, &stop)?;
         part.aval.shape[rows] = results[0].shape[rows];
-        if part.inner.family::<dyn Packed>().and_then(stored_matrices).is_none() {
-            return Err(Error::decline("a block would belong to several matrices"));
-        }
+        let matrices = part.inner.family::<dyn Packed>().and_then(stored_matrices);
+        decline_if(matrices.is_none(), "a block would belong to several matrices")?;
     }
     part.simplified()
 }

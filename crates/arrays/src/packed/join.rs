@@ -50,9 +50,8 @@ fn joined(first: &dyn Packed, rest: &[&dyn Packed], axis: usize) -> Result<Value
     let shape = stored.shape();
     let (outer, unit) = (extent(&shape[..axis]), stored.unit());
     let extents: Vec<usize> = parts.iter().map(|part| extent(&part.shape()[axis..])).collect();
-    if outer.saturating_mul(extents.iter().sum()) > i32::MAX as usize {
-        return Err(Error::decline("there would be more elements than MLX counts along one axis"));
-    }
+    let elements = outer.saturating_mul(extents.iter().sum());
+    decline_if(elements > i32::MAX as usize, "there would be more elements than MLX counts along one axis")?;
     let (_, heads) = extents.split_last().unwrap_or((&0, &[]));
     let aligned = extents.iter().all(|extent| extent % unit == 0);
     let flat = outer == 1 && !stored.scheme.is_grouped() && heads.iter().all(|extent| extent % unit == 0);

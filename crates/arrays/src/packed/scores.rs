@@ -79,14 +79,6 @@ impl Scores {
         self.keys.downcast().ok_or_else(|| Error::refuse("the keys of scores are not a batch of stored matrices"))
     }
 
-    /// Declines what would come after the softmax or a mask.
-    fn bare(&self) -> Result<()> {
-        if self.softmax || self.added.is_some() || self.visible.is_some() {
-            return Err(Error::decline("the scores have a mask or are weights already"));
-        }
-        Ok(())
-    }
-
     /// With a factor: of the weights, or of the queries and of what a mask adds or puts in their place.
     fn scaled(&self, f: impl Fn(&Array) -> Result<Array>) -> Result<Value> {
         let one = Array::from_f32(1.0);
@@ -207,9 +199,8 @@ pub(crate) fn scores_divide(_op: &Divide, scores: &Scores, divisor: &Array) -> R
 #[handler]
 pub(crate) fn scores_add(_op: &Add, scores: &Scores, mask: &Array) -> Result<Value> {
     let mask = broadcast_source(mask)?;
-    if scores.softmax || scores.visible.is_some() || !castable(mask.dtype()) {
-        return Err(Error::decline("only floats are added, and before anything is hidden"));
-    }
+    let is_late = scores.softmax || scores.visible.is_some();
+    decline_if(is_late || !castable(mask.dtype()), "only floats are added, and before anything is hidden")?;
     let added = match &scores.added {
         Some(before) => before.as_dtype(Dtype::Float32)?.add(mask.as_dtype(Dtype::Float32)?)?,
         None => mask,
@@ -220,7 +211,8 @@ pub(crate) fn scores_add(_op: &Add, scores: &Scores, mask: &Array) -> Result<Val
 /// A number in the place of every score that a mask hides.
 #[handler]
 pub(crate) fn scores_select(_op: &Select, visible: &Array, scores: &Scores, hidden: &Array) -> Result<Value> {
-    scores.bare()?;
+    let is_late = scores.softmax || scores.added.is_some() || scores.visible.is_some();
+    decline_if(is_late, "the scores have a mask or are weights already")?;
     let hidden = Some(scalar(hidden)?.as_dtype(Dtype::Float32)?);
     Ok(Scores { visible: Some(broadcast_source(visible)?), hidden, ..scores.clone() }.into())
 }

@@ -58,9 +58,8 @@ pub(crate) fn between(mut stored: Stored, start: &[i32], stop: &[i32]) -> Result
             let nested = nested.ok_or_else(|| Error::decline("the scales are of a type that is not known here"))?;
             let edges = [from, to, whole].map(per_block);
             let edges = if flat { &edges[..1] } else { &edges };
-            if edges.iter().any(|edge| !edge.is_multiple_of(nested.block_size())) {
-                return Err(Error::decline("the scales are packed themselves"));
-            }
+            let apart = edges.iter().all(|edge| edge.is_multiple_of(nested.block_size()));
+            decline_if(!apart, "the scales are packed themselves")?;
             let [codes, absmax, _] = nested.parts();
             let absmax = cut(&absmax, &|at| per_block(at).div_ceil(nested.block_size()))?.reshape(&[-1])?;
             let codes = cut(&codes, &per_block)?.reshape(&[-1])?;

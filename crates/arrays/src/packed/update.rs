@@ -64,9 +64,8 @@ pub(crate) fn packed_scatter_axis(
     let (places, axis) = (broadcast_source(indices)?, op.axis as usize);
     // A broadcast may have added axes in front.
     let of_axis = |at: usize| (at + places.ndim()).checked_sub(rank).map_or(1, |own| places.dim(own as i32));
-    if axis + 1 == rank || (0..rank).any(|at| at != axis && of_axis(at) != 1) {
-        return Err(Error::decline("rows are written whole, and where all of them agree"));
-    }
+    let agree = axis + 1 != rank && (0..rank).all(|at| at == axis || of_axis(at) == 1);
+    decline_if(!agree, "rows are written whole, and where all of them agree")?;
     let mut shape = vec![1; rank];
     shape[axis] = of_axis(axis);
     let places = places.reshape(&shape)?;
@@ -92,15 +91,11 @@ fn updated(
     let mut children = new.children()?.into_iter();
     rows.each(&mut stored, |child| {
         let rows = children.next().ok_or_else(|| Error::decline("the rows have other children"))?;
-        let dtype = wider(child.dtype(), rows.dtype());
+        // Scales may be narrower in one array than in another: `f32` holds the numbers of both.
+        let dtype = if child.dtype() == rows.dtype() { rows.dtype() } else { Dtype::Float32 };
         write(&child.as_dtype(dtype)?, &rows.as_dtype(dtype)?)
     })?;
     reshaped(array, stored, &shape)
-}
-
-/// The type that holds the numbers of both, of which scales may be narrower in one array than in another.
-fn wider(a: Dtype, b: Dtype) -> Dtype {
-    if a == b { a } else { Dtype::Float32 }
 }
 
 /// What is written, in the format of `array`: floats are quantized to it.
@@ -109,14 +104,12 @@ fn encoded(array: &dyn Packed, update: &Value) -> Result<Stored> {
     let update = update.family::<dyn Packed>().ok_or_else(|| Error::decline("what is written has no codes"))?;
     let stored = update.stored();
     decline_if(stored.transposed, "what is written is the transpose of what is stored")?;
-    if stored.global_scale.is_some() || array.stored().global_scale.is_some() {
-        return Err(Error::decline("scales are relative to one of the whole array"));
-    }
+    let relative = stored.global_scale.is_some() || array.stored().global_scale.is_some();
+    decline_if(relative, "scales are relative to one of the whole array")?;
     let mut like = stored.clone();
     like.aval = array.stored().aval;
-    if !array.restored(like.clone()).aux_eq(&*update.restored(like)) {
-        return Err(Error::decline("what is written has other static fields"));
-    }
+    let alike = array.restored(like.clone()).aux_eq(&*update.restored(like));
+    decline_if(!alike, "what is written has other static fields")?;
     Ok(stored)
 }
 

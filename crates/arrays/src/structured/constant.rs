@@ -243,9 +243,7 @@ pub(crate) fn constant_moving(op: &Moving, c: &Constant, rest: &[&Value], result
     forward(op, &c.aval.shape, results)?;
     let mut value = c.value.clone();
     if matches!(op.name(), Gather::NAME | GatherAxis::NAME) {
-        if rest.iter().any(|index| index.is_implicit()) {
-            return Err(Error::decline("implicit indices are not looked at"));
-        }
+        decline_if(rest.iter().any(|index| index.is_implicit()), "implicit indices are not looked at")?;
         // The element is that of every index; one that is outside is to be an error all the same.
         for index in rest.iter().filter_map(|index| index.as_dense()).filter(|index| index.size() > 0) {
             let asked = broadcast_source(index)?.max(None)?.ge(Array::from_slice(&[0u32], &[]))?;

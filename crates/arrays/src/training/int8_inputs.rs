@@ -5,7 +5,7 @@ use tacit_core::primitives::TypedPrimitive as _;
 use tacit_core::store::serde;
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit, primitives};
 
-use crate::avals::checks::{check_children, check_float, checked};
+use crate::avals::checks::{check_children, check_float, checked, decline_if};
 use crate::avals::dtypes::check_castable;
 use crate::families::linear::{Linear, Product};
 use crate::kernel::rounded_to_int8;
@@ -143,9 +143,7 @@ impl Linear for Int8Inputs {
     }
 
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
-        if product == Product::Rows {
-            return Err(Error::decline("rows are those of the matrix"));
-        }
+        decline_if(product == Product::Rows, "rows are those of the matrix")?;
         // Where this declined, the smaller of both would be built, and nobody would round where that is this one.
         let x = &x.dense()?;
         // The tokens of `W x` are the columns of `x`.
@@ -174,9 +172,7 @@ pub(crate) fn int8_inputs_moving(
     rest: &[&Value],
     results: &[Aval],
 ) -> Result<Vec<Value>> {
-    if op.name() == primitives::Transpose::NAME {
-        return Err(Error::decline("its products are those of a transposed matrix"));
-    }
+    decline_if(op.name() == primitives::Transpose::NAME, "its products are those of a transposed matrix")?;
     let moved = op.apply(&[&[&w.inner], rest].concat())?;
     // MLX repeats matrices for a batch of what they multiply: their products are those of the matrices.
     let repeats = [primitives::Broadcast::NAME, primitives::BroadcastAxes::NAME].contains(&op.name());

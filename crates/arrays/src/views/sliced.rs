@@ -85,13 +85,11 @@ impl Sliced {
     fn half(&self, kept: usize) -> Result<[i32; 2]> {
         let whole = self.inner.aval()?.shape;
         let rank = whole.len();
-        if rank < 2 || (0..rank).any(|axis| axis != rank - kept && self.aval.shape[axis] != whole[axis]) {
-            return Err(Error::decline("another axis than that of the output is cut"));
-        }
+        let is_cut = |axis: usize| axis + kept != rank && self.aval.shape[axis] != whole[axis];
+        decline_if(rank < 2 || (0..rank).any(is_cut), "another axis than that of the output is cut")?;
         let axis = rank - kept;
-        if self.aval.shape[axis] < whole[axis] - self.aval.shape[axis] {
-            return Err(Error::decline("less than half of the product is wanted"));
-        }
+        let own = self.aval.shape[axis];
+        decline_if(own < whole[axis] - own, "less than half of the product is wanted")?;
         Ok([self.start[axis], self.stop[axis]])
     }
 
