@@ -18,21 +18,14 @@ pub(super) fn quantized(scheme: &Scheme, x: &Array, block: usize, global: Option
     if let Some(dtype) = scheme.half() {
         return Ok(vec![stop_gradient(x)?.as_dtype(dtype)?.view_dtype(scheme.storage)?]);
     }
-    let mut results = encoded(scheme, x, block, global)?;
+    let rows = blocks(x, block)?;
+    let mut results = stored(scheme, &rows, block, x.size(), global)?;
+    results.insert(0, coded(scheme, &rows, &results, global)?);
     let (codes, scales) = scheme.children(x.shape(), block);
     results[0] = packed(&results[0], scheme, x.size())?.reshape(&codes)?;
     for result in &mut results[1..] {
         *result = result.reshape(&scales)?;
     }
-    Ok(results)
-}
-
-/// The codes of `x` as bytes, one an element, in whole blocks; and what each block stores.
-fn encoded(scheme: &Scheme, x: &Array, block: usize, global: Option<&Array>) -> Ops<Vec<Array>> {
-    let size = x.size();
-    let x = blocks(x, block)?;
-    let mut results = stored(scheme, &x, block, size, global)?;
-    results.insert(0, coded(scheme, &x, &results, global)?);
     Ok(results)
 }
 
@@ -59,7 +52,7 @@ fn stored(scheme: &Scheme, x: &Array, block: usize, size: usize, global: Option<
     })
 }
 
-/// The codes of blocks by what they store: `stored` as [`stored`] gives it.
+/// The codes of blocks as bytes, one an element, by what they store: `stored` as [`stored`] gives it.
 pub(crate) fn coded(scheme: &Scheme, x: &Array, stored: &[Array], global: Option<&Array>) -> Ops<Array> {
     let [scale, more @ ..] = stored else { return Err(Exception::custom("a block stores a scale")) };
     Ok(match scheme.encoding {

@@ -94,7 +94,8 @@ impl Kernel for GatherMatmul {
             let [x, left, right, children @ ..] = primals else { return Err("x and two indices are expected".into()) };
             let each = ops::arange::<_, u32>(None, left.dim(0), None)?;
             let cotangent = cotangents[0].as_dtype(Dtype::Float32)?;
-            let result = gather_matmul([&cotangent, &each, right], self.stack.transposed(), children)?;
+            let transposed = StackLayout { orientation: self.stack.orientation.transposed(), ..self.stack };
+            let result = gather_matmul([&cotangent, &each, right], transposed, children)?;
             let zeros = ops::zeros::<f32>(x.shape())?;
             let summed = scatter_add_single(zeros, within(left, x.dim(0))?, result.expand_dims(1)?, 0)?;
             Ok(summed.as_dtype(x.dtype())?)
@@ -158,9 +159,5 @@ impl StackLayout {
             Orientation::Transposed => self.n(),
             Orientation::Plain => self.rows.k as i32,
         }
-    }
-
-    fn transposed(self) -> Self {
-        Self { orientation: self.orientation.transposed(), ..self }
     }
 }

@@ -57,23 +57,6 @@ impl Kernel for ScaleGradients {
     }
 
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
-        self.plain(inputs)
-    }
-
-    fn fallback(&self, inputs: &[Array], reason: Fallback) -> Fallible<Vec<Array>> {
-        self.layout.permit(self.name(), reason)?;
-        self.decompose(inputs)
-    }
-}
-
-impl ScaleGradients {
-    pub(super) fn parts(&self, inputs: &[Aval], target: gpu::Target) -> Option<gpu::Parts> {
-        let (low, high) = range(&self.layout.scheme);
-        let slack = 1e-5 * (high - low);
-        gpu::scale_gradients(&self.layout, [low - slack, high + slack], inputs, target)
-    }
-
-    fn plain(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
         let [x, cotangent, codes, scales, ..] = inputs else { return Err("four arrays are expected".into()) };
         let Layout { scheme, block, .. } = self.layout;
         let (number, size) = (Array::from_f32, x.size());
@@ -86,9 +69,8 @@ impl ScaleGradients {
         let zero = scale.eq(number(0.0))?;
         let u = x.subtract(bias)?.divide(ops::select(&zero, number(1.0), &scale)?)?;
         let u = ops::select(&zero, number(0.0), u)?;
-        let (low, high) = range(&scheme);
-        let slack = 1e-5 * (high - low);
-        let inside = u.ge(number(low - slack))?.logical_and(u.le(number(high + slack))?)?;
+        let [low, high] = self.limits();
+        let inside = u.ge(number(low))?.logical_and(u.le(number(high))?)?;
         let of_x = ops::select(&inside, &cotangent, number(0.0))?;
         let of_scales = cotangent.multiply(ops::select(&inside, q.subtract(u)?, &q)?)?.sum_axis(-1, None)?;
         let mut results = vec![
@@ -100,6 +82,24 @@ impl ScaleGradients {
             results.push(of_biases.reshape(scales.shape())?);
         }
         Ok(results)
+    }
+
+    fn fallback(&self, inputs: &[Array], reason: Fallback) -> Fallible<Vec<Array>> {
+        self.layout.permit(self.name(), reason)?;
+        self.decompose(inputs)
+    }
+}
+
+impl ScaleGradients {
+    pub(super) fn parts(&self, inputs: &[Aval], target: gpu::Target) -> Option<gpu::Parts> {
+        gpu::scale_gradients(&self.layout, self.limits(), inputs, target)
+    }
+
+    /// The range of the codes, with some slack for what was rounded.
+    fn limits(&self) -> [f32; 2] {
+        let (low, high) = range(&self.layout.scheme);
+        let slack = 1e-5 * (high - low);
+        [low - slack, high + slack]
     }
 }
 

@@ -37,6 +37,7 @@ fn attention(
     let q = q.reshape(&[batch, heads, repeats, m, depth])?;
     let (k, v) = (k.expand_dims(2)?, v.expand_dims(2)?);
     let mut scores = q.matmul(k.swap_axes(-1, -2)?)?;
+    let missing = || Error::decline("an operand is missing");
     let (sinks, masks) = if op.has_sinks { more.split_last().ok_or_else(missing)? } else { (&q, more) };
     let mask = if op.do_causal { Some(causal(m, scores.dim(-1))?) } else { masks.first().cloned() };
     if let Some(mask) = mask {
@@ -56,10 +57,6 @@ fn attention(
         weights = weights.try_index((.., .., .., .., 1..))?;
     }
     Ok(weights.matmul(&v)?.flatten(1, 2)?)
-}
-
-fn missing() -> Error {
-    Error::decline("an operand is missing")
 }
 
 /// Each query sees the tokens before it, and the last one all of them.

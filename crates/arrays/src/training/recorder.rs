@@ -122,7 +122,8 @@ impl Sums {
             after
         } else {
             let seen = meeting.sums(self.ledger.recorded)?;
-            entries.forget(number);
+            // Nobody else holds the sums before, so that those after are computed where they lie.
+            entries.steps.retain(|step| step.after.number != number);
             let seen = match self.by_axis.remove(&axis) {
                 Some(before) => before.seen.and(seen)?,
                 None => seen,
@@ -154,11 +155,6 @@ impl Entries {
             }
         }
         Ok(None)
-    }
-
-    /// Holds the sums of a number no longer.
-    fn forget(&mut self, number: u64) {
-        self.steps.retain(|step| step.after.number != number);
     }
 
     /// Notes what a meeting made of sums of a number.

@@ -77,13 +77,6 @@ impl Transposed {
             inner @ Value::Implicit(_) => Ok(Self::new(inner, axes)?.into()),
         }
     }
-
-    /// Declines unless each matrix is transposed where it is.
-    fn matrices(&self) -> Result<()> {
-        let rank = self.axes.len() as i32;
-        let swapped = (0..rank - 2).chain([rank - 1, rank - 2]);
-        decline_if(rank < 2 || !swapped.eq(self.axes.iter().copied()), "more than the last two axes are permuted")
-    }
 }
 
 impl Materialize for Transposed {
@@ -106,7 +99,9 @@ impl Linear for Transposed {
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
         let x = product.operand(x)?;
         let other = if product == Product::Left { Product::Right } else { Product::Left };
-        self.matrices()?;
+        let rank = self.axes.len() as i32;
+        let swapped = (0..rank - 2).chain([rank - 1, rank - 2]);
+        decline_if(rank < 2 || !swapped.eq(self.axes.iter().copied()), "more than the last two axes are permuted")?;
         implicit((x, &self.inner), |(x, w)| Ok::<_, Error>(other.apply(&x.swap_axes(-1, -2)?, &w)?.swap_axes(-1, -2)?))
     }
 

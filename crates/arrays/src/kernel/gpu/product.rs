@@ -181,10 +181,6 @@ impl Product<'_> {
         if self.orientation == Orientation::Transposed { self.layout.k } else { self.n }
     }
 
-    fn columns(&self) -> usize {
-        if self.orientation == Orientation::Transposed { self.n } else { self.layout.k }
-    }
-
     /// Whether half floats may be multiplied. Products of integers are exact.
     fn is_in_halves(&self, kind: &str) -> bool {
         kind != "float" && self.unit.is_none()
@@ -335,7 +331,8 @@ impl Product<'_> {
     /// Tiles are decoded into the memory of a group.
     fn many(&self, kind: &str, target: Target) -> Way {
         let steps = usize::from(self.layout.k.is_multiple_of(8));
-        let transposed = usize::from(self.orientation == Orientation::Transposed);
+        let is_transposed = self.orientation == Orientation::Transposed;
+        let (transposed, columns) = (usize::from(is_transposed), if is_transposed { self.n } else { self.layout.k });
         // The matrix units take weights in the type of x, as of a dense matrix. That is lost in a long sum and not in a short one.
         let tile = if self.is_in_halves(kind) && self.depth() >= LONG { "MatrixTile" } else { "ExactTile" };
         let tile_type = format!("tacit::{tile}<Weight, {kind}, {steps}, {transposed}>");
@@ -359,7 +356,7 @@ impl Product<'_> {
                 "{turns}      Tile::multiply(w, {x}, result, start, n, k, m, {row}, at.x * 64, at.id, tacit_memory, aligned);\n"
             ),
             threads: 128,
-            groups: [self.columns().div_ceil(64), bands.min(MOST_BANDS)],
+            groups: [columns.div_ceil(64), bands.min(MOST_BANDS)],
         }
     }
 }

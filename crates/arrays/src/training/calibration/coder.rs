@@ -3,7 +3,7 @@
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::{Aval, Error, Policy, Result, Value, tree};
 
-use crate::families::packed::{Packed, Stored, read_in};
+use crate::families::packed::{Packed, read_in};
 use crate::format::{AnyFormat, FloatScales, TrainedScales};
 use crate::kernel::{self, Scaling, Scheme};
 use crate::views::rotated::Rotated;
@@ -53,7 +53,8 @@ impl<'f> Coder<'f> {
         }
         let scales = format.trained_scales().and_then(|trained| Some((trained, trained.scales_of(&whole)?)));
         let Some((trained, whole)) = scales else {
-            return Self::unscaled(format, weight, &stored).ok_or_else(|| none("its blocks straddle rows"));
+            let widths = if stored.scales.is_none() { vec![1] } else { vec![stored.unit() as i32, block] };
+            return Self::tried(format, weight, &widths).ok_or_else(|| none("its blocks straddle rows"));
         };
         let one = whole.scales.size() == 1;
         if !one && k % block != 0 {
@@ -65,12 +66,6 @@ impl<'f> Coder<'f> {
         let group = if one { k } else { block };
         let fixed = one || whole.global_scale.is_some();
         Ok(Self::Scaled(Scaled { trained, group, fixed, whole, one, scheme: stored.scheme }))
-    }
-
-    /// Blocks of a format whose scales cannot be given.
-    fn unscaled(format: &AnyFormat, weight: &Array, stored: &Stored) -> Option<Self> {
-        let widths = if stored.scales.is_none() { vec![1] } else { vec![stored.unit() as i32, stored.block as i32] };
-        Self::tried(format, weight, &widths)
     }
 
     /// Blocks of the first of these widths that the format takes.
