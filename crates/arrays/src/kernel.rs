@@ -42,11 +42,11 @@ pub(crate) use added::add_dense;
 pub(crate) use attention::{Attend, Hiding, StoredTokens};
 pub(crate) use block_ranges::block_ranges;
 pub use dequantize::dequantize;
-pub(crate) use deviations::{Norm, Sums, deviations};
+pub(crate) use deviations::{Sums, deviations};
 pub(crate) use draw::draw;
 pub use dynamic8::quantize_dynamic8;
 pub(crate) use encode::{
-    coded as codes_by, float_scales, packed as packed_codes, rounded_scales, symmetric as symmetric_scales,
+    coded as codes_by, float_scales, packed as packed_codes, rounded_scales, symmetric as symmetric_scales, top_code,
 };
 pub(crate) use encode_by::encode_by;
 pub use gather::gather_rows;

@@ -11,7 +11,7 @@ use super::declaration::Format;
 use super::fit::{self, Fit};
 use super::trained_scales::FloatScales;
 use crate::families::packed::Stored;
-use crate::kernel::{self, Encoding, Nested, Norm, Scaling, Scheme, Sums};
+use crate::kernel::{self, Encoding, Nested, Scaling, Scheme, Sums};
 use crate::packed::array::{PackedArray, Parts};
 use crate::packed::dynamic8::Dynamic8Array;
 use crate::packed::super_blocks;
@@ -149,25 +149,25 @@ impl Fitting {
     }
 
     fn searched(&self, own: &FloatScales, steps: u32) -> Result<FloatScales> {
-        let error = self.measured(own, Norm::Squares)?.error;
+        let error = self.measured(own, None)?.error;
         let mut best = Best { scales: own.clone(), error };
         for multiple in multiples(&self.scheme, steps) {
             let times = |numbers: &Array| numbers.multiply(Array::from_f32(multiple));
             let scales = self.stored(&times(&own.scales)?, own.biases.as_ref().map(times).transpose()?.as_ref())?;
-            let error = self.measured(&scales, Norm::Squares)?.error;
+            let error = self.measured(&scales, None)?.error;
             best = best.or(&Best { scales, error })?;
         }
         for _ in 0..REFINED {
-            let sums = self.measured(&best.scales, Norm::Squares)?;
+            let sums = self.measured(&best.scales, None)?;
             let scales = self.followed(&best.scales, &sums)?;
-            let error = self.measured(&scales, Norm::Squares)?.error;
+            let error = self.measured(&scales, None)?.error;
             best = best.or(&Best { scales, error })?;
         }
         Ok(best.scales)
     }
 
     fn half_quadratic(&self, own: &FloatScales, rounds: u32) -> Result<FloatScales> {
-        let squares = self.measured(own, Norm::Squares)?.error;
+        let squares = self.measured(own, None)?.error;
         // Of a whole block, so that a last one that is short has a smaller unit.
         let unit = squares.divide(Array::from_f32(self.block.min(self.x.size()) as f32))?.sqrt()?;
         let unit = ops::maximum(unit.power(Array::from_f32(2.0 - POWER))?, Array::from_f32(f32::MIN_POSITIVE))?;
@@ -176,7 +176,7 @@ impl Fitting {
         let mut beta = BETA;
         for _ in 0..=rounds {
             let weights = unit.divide(Array::from_f32(beta))?;
-            let sums = self.measured(&now, Norm::Power(POWER, &weights))?;
+            let sums = self.measured(&now, Some((POWER, &weights)))?;
             let next = self.followed(&now, &sums)?;
             let found = Best { scales: now, error: sums.error };
             best = Some(match best {
@@ -205,8 +205,8 @@ impl Fitting {
         })
     }
 
-    /// The sums of each block coded by these scales.
-    fn measured(&self, scales: &FloatScales, norm: Norm<'_>) -> Result<Sums> {
+    /// The sums of each block coded by these scales, as [`kernel::deviations`] has them.
+    fn measured(&self, scales: &FloatScales, power: Option<(f32, &Array)>) -> Result<Sums> {
         let coded = scales.coded(&self.scheme, self.block, &self.x)?;
         let stored = Stored {
             scheme: self.scheme,
@@ -219,7 +219,7 @@ impl Fitting {
             aval: Aval::from(&self.x),
         };
         let (layout, children) = stored.kernel(self.x.shape().first().copied().unwrap_or(1))?;
-        kernel::deviations(layout, norm, &self.x, &children)
+        kernel::deviations(layout, power, &self.x, &children)
     }
 
     /// The scales that follow what the sums are of, by least squares.

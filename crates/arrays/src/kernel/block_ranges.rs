@@ -4,7 +4,7 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::kernel::{Input, Kernel, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 
-use super::host::{Fallible, int};
+use super::host::{Fallible, int, several};
 use super::pieces::counted;
 use super::quantize::one_by_one;
 
@@ -16,8 +16,7 @@ use super::quantize::one_by_one;
 ///
 /// When it runs on a CPU: an element is NaN or infinite. A GPU has no error to give.
 pub(crate) fn block_ranges(before: usize, x: &Array) -> Result<[Array; 2]> {
-    let result = apply(BlockRanges { before }, std::slice::from_ref(x))?;
-    Ok(result.try_into().unwrap_or_else(|_| unreachable!("the kernel declares two results")))
+    Ok(several(apply(BlockRanges { before }, std::slice::from_ref(x))?))
 }
 
 struct BlockRanges {

@@ -5,7 +5,7 @@ use tacit_core::kernel::{Fallback, GpuBackend, Input, Kernel, Launch, Mapped, Ou
 use tacit_core::{Aval, Param, Result};
 
 use super::encode::{blocks, number};
-use super::host::Fallible;
+use super::host::{Fallible, several};
 use super::quantize::one_by_one;
 use super::{Layout, gpu};
 
@@ -23,24 +23,14 @@ pub(crate) struct Sums {
     pub(crate) shift: Array,
 }
 
-/// What is summed of errors: their squares, or this power with a weight for each block, as [`tacit_kernels::Norm`] says.
-#[derive(Clone, Copy)]
-pub(crate) enum Norm<'a> {
-    Squares,
-    Power(f32, &'a Array),
-}
-
-/// Measures `children`, which `x: f32` was quantized to, block by block, without a gradient.
-pub(crate) fn deviations(layout: Layout, norm: Norm<'_>, x: &Array, children: &[Array]) -> Result<Sums> {
-    let (power, weights) = match norm {
-        Norm::Squares => (None, None),
-        Norm::Power(power, weights) => (Some(power), Some(weights)),
-    };
+/// Measures `children`, which `x: f32` was quantized to, block by block, without a gradient: by squares of errors, or by a power of
+/// them with a weight for each block, as [`tacit_kernels::Norm`] says.
+pub(crate) fn deviations(layout: Layout, power: Option<(f32, &Array)>, x: &Array, children: &[Array]) -> Result<Sums> {
+    let (power, weights) = power.unzip();
     let inputs = std::iter::once(x).chain(weights).chain(children).map(stop_gradient);
     let inputs: Vec<Array> = inputs.collect::<std::result::Result<_, _>>()?;
-    let mut made = apply(Deviations { layout, power }, &inputs)?.into_iter();
-    let mut next = || made.next().unwrap_or_else(|| unreachable!("the kernel declares five results"));
-    Ok(Sums { error: next(), value: next(), square: next(), slope: next(), shift: next() })
+    let [error, value, square, slope, shift] = several(apply(Deviations { layout, power }, &inputs)?);
+    Ok(Sums { error, value, square, slope, shift })
 }
 
 pub(super) struct Deviations {

@@ -8,7 +8,7 @@ use tacit_kernels::{BlockScales, dynamic8};
 
 use super::Scheme;
 use super::encode::{blocks, rank, unit};
-use super::host::{Fallible, int};
+use super::host::{Fallible, int, several};
 use super::quantize::{Quantize, one_by_one};
 
 /// Codes a vector of `f32` about its mean, in blocks: codes, scales and the mean.
@@ -21,7 +21,7 @@ use super::quantize::{Quantize, one_by_one};
 pub fn quantize_dynamic8(x: &Array, block: usize) -> Result<[Array; 3]> {
     let mut results = apply(Dynamic8Quantize { block }, std::slice::from_ref(x))?;
     results[0] = stop_gradient(&results[0])?;
-    Ok(results.try_into().unwrap_or_else(|_| unreachable!("the kernel declares three results")))
+    Ok(several(results))
 }
 
 pub(super) struct Dynamic8Quantize {

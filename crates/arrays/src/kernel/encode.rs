@@ -40,7 +40,7 @@ fn stored(scheme: &Scheme, x: &Array, block: usize, size: usize, global: Option<
             vec![reach(&ends, nearest(scheme)?.ends(), 0.0)?.add(number(0.0))?]
         }
         Encoding::Nf4 | Encoding::Fp4 | Encoding::Int8 => vec![absmax()?],
-        Encoding::Affine => affine(x, top(scheme))?,
+        Encoding::Affine => affine(x, top_code(scheme))?,
         Encoding::Symmetric => vec![symmetric(&[x.min_axis(-1, true)?, x.max_axis(-1, true)?], scheme)?],
         Encoding::Mxfp4(rule) => vec![power_of_two(&absmax()?, rule, 6.0)?],
         Encoding::Mxfp8(rule) => vec![power_of_two(&absmax()?, rule, 448.0)?],
@@ -68,7 +68,7 @@ pub(crate) fn coded(scheme: &Scheme, x: &Array, stored: &[Array], global: Option
         Encoding::Affine => {
             let [bias] = more else { return Err(Exception::custom("a block stores a bias")) };
             let codes = x.subtract(bias)?.divide(scale)?.round(None)?;
-            stop_gradient(ops::clip(codes, (number(0.0), top(scheme)))?)?.as_dtype(Dtype::Uint8)?
+            stop_gradient(ops::clip(codes, (number(0.0), top_code(scheme)))?)?.as_dtype(Dtype::Uint8)?
         }
         Encoding::Symmetric => {
             let middle = scheme.middle();
@@ -115,7 +115,7 @@ fn nvfp4_factor(global: Option<&Array>) -> Ops<Array> {
 }
 
 /// The greatest code of unsigned integers.
-fn top(scheme: &Scheme) -> Array {
+pub(crate) fn top_code(scheme: &Scheme) -> Array {
     number(((1u32 << scheme.bits()) - 1) as f32)
 }
 

@@ -8,7 +8,13 @@ use tacit_kernels::{Floats, FloatsMut};
 pub(super) type Fallible<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 pub(super) fn single(results: Vec<Array>) -> Result<Array> {
-    Ok(results.into_iter().next().unwrap_or_else(|| unreachable!("the kernel declares one result")))
+    let [result] = several(results);
+    Ok(result)
+}
+
+/// The results of a kernel that declares so many.
+pub(super) fn several<const N: usize>(results: Vec<Array>) -> [Array; N] {
+    results.try_into().unwrap_or_else(|_| unreachable!("a kernel has the results that it declares"))
 }
 
 pub(super) fn int(value: usize) -> Param {

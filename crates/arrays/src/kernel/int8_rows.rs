@@ -6,7 +6,7 @@ use tacit_core::kernel::{Input, Kernel, Mapped, Output, apply};
 use tacit_core::{Aval, Error, Param, Result};
 use tacit_kernels::{Int8Rounding, Orientation};
 
-use super::host::{Fallible, floats, rows_of};
+use super::host::{Fallible, floats, rows_of, several};
 
 /// Rows of integers from -127 to 127: those of a matrix of floats, or of its transpose.
 #[derive(Clone, Debug)]
@@ -26,7 +26,8 @@ impl Int8Rows {
     /// `x` is not `f32`, `f16` or `bf16`, or has no axis; when it runs: there are more factors or fewer.
     pub(crate) fn nearest(x: &Array, orientation: Orientation, factors: Option<&Array>) -> Result<Self> {
         let inputs: Vec<Array> = [x].into_iter().chain(factors).cloned().collect();
-        Self::from_outputs(apply(Int8Round { orientation }, &inputs)?)
+        let [codes, units] = several(apply(Int8Round { orientation }, &inputs)?);
+        Ok(Self { codes, units })
     }
 
     /// The same, each to one of the two integers around it, so that its mean over all keys is what it was.
@@ -45,13 +46,6 @@ impl Int8Rows {
         let uniform = random::uniform::<_, f32>(0.0, 1.0, multiples.shape(), &key)?;
         let drawn = ops::clip(multiples.add(uniform)?.floor()?, (-127.0, 127.0))?;
         Ok(Self { codes: drawn.as_dtype(Dtype::Int8)?, units: units.squeeze_axes(&[-1])? })
-    }
-
-    fn from_outputs(results: Vec<Array>) -> Result<Self> {
-        let [codes, units] = <[Array; 2]>::try_from(results).map_err(|results| {
-            Error::invalid(format!("{} arrays are no codes and units", results.len()), "report this")
-        })?;
-        Ok(Self { codes, units })
     }
 }
 

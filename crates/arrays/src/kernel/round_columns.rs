@@ -11,7 +11,7 @@ use tacit_kernels::{BlockScales, KernelError, Matrix, Scales, code_bytes, e4m3, 
 
 use super::dequantize::dequantize;
 use super::encode_by::{encode_by, given};
-use super::host::Fallible;
+use super::host::{Fallible, several};
 use super::layout::scalar;
 use super::scheme::NVFP4_RANGE;
 use super::{Coding, Layout, Scaling, Scheme, gpu};
@@ -41,8 +41,7 @@ pub(crate) fn round_columns(
     };
     let stored = stored.iter().enumerate().map(of_columns).collect::<Result<Vec<_>, Exception>>()?;
     let inputs: Vec<Array> = [x, triangle].into_iter().chain(&stored).cloned().collect();
-    let result = <[Array; 2]>::try_from(apply(RoundColumns { scheme }, &inputs)?);
-    Ok(result.unwrap_or_else(|_| unreachable!("the kernel declares two results")))
+    Ok(several(apply(RoundColumns { scheme }, &inputs)?))
 }
 
 /// What columns and the numbers that they are coded by must do.

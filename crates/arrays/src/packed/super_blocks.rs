@@ -1,17 +1,12 @@
 //! Scales that are integers with a factor for each super-block, as K-quants have them.
 
 use mlx_rs::ops::indexing::TryIndexOp;
-use mlx_rs::{Array, Dtype, ops, stop_gradient};
+use mlx_rs::{Array, ops};
 use tacit_core::Result;
 
 use crate::format::int8::Int8Array;
 use crate::kernel::{self, Scheme};
 use crate::packed::read::dense;
-
-/// The greatest code.
-fn top(scheme: &Scheme) -> Array {
-    Array::from_f32(((1_u32 << scheme.bits()) - 1) as f32)
-}
 
 /// The codes of `x: f32[..]`, before which `before` elements come in the array that it is a piece of, and the scales of its blocks.
 pub(crate) fn encoded(x: &Array, scheme: &Scheme, block: usize, before: usize) -> Result<(Array, Int8Array)> {
@@ -33,7 +28,7 @@ pub(crate) fn ranges(x: &Array, scheme: &Scheme, before: usize) -> Result<Vec<Ar
         return Ok(vec![kernel::symmetric_scales(&ends, scheme)?]);
     }
     let [low, high] = ends;
-    let (low, top) = (ops::minimum(low, Array::from_f32(0.0))?, top(scheme));
+    let (low, top) = (ops::minimum(low, Array::from_f32(0.0))?, kernel::top_code(scheme));
     // The difference of the two might overflow.
     Ok(vec![high.divide(&top)?.subtract(low.divide(&top)?)?, low])
 }
@@ -51,9 +46,7 @@ pub(crate) fn encoded_by(x: &Array, size: usize, numbers: &[Array], scheme: &Sch
     } else {
         let number = Array::from_f32;
         let divisor = ops::select(scale.eq(number(0.0))?, number(1.0), scale)?;
-        let units = x.subtract(stored.try_index(1)?)?.divide(divisor)?;
-        let codes = ops::clip(units.round(None)?, (number(0.0), top(scheme)))?;
-        stop_gradient(codes)?.as_dtype(Dtype::Uint8)?
+        kernel::codes_by(scheme, x, &[divisor, stored.try_index(1)?], None)?
     };
     Ok((kernel::packed_codes(&codes, scheme, size)?, scales))
 }

@@ -7,7 +7,7 @@ use crate::format::{AnyFormat, FloatScales};
 use crate::training::calibration::calibrate::{Calibrate, errors, matrices};
 use crate::training::calibration::coder::{Coder, Scaled, dense};
 use crate::training::calibration::hessian::Hessian;
-use crate::training::calibration::refit::{Refitted, refitted};
+use crate::training::calibration::refit::refitted;
 use crate::training::observation::Observation;
 
 /// Inputs whose errors are spread over the others together: only the order of sums depends on it.
@@ -170,7 +170,7 @@ impl Run<'_> {
         let error = |codes: &Array| Ok::<_, Error>(errors(&w.subtract(codes)?, gram)?.sum_axis(1, true)?);
         let mut least = error(&codes)?;
         for _ in 0..refits {
-            let Refitted { scales: fitted, numbers } = refitted(w, &codes, &scales, gram)?;
+            let (fitted, numbers) = refitted(w, &codes, &scales, gram)?;
             let kept = coder.read(self.format, &numbers, &fitted)?;
             let again = self.scaled(coder, w.clone(), Some(&fitted))?.0;
             for found in [kept, again] {

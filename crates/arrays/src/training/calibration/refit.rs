@@ -9,19 +9,18 @@ use crate::format::FloatScales;
 /// Numbers of the matrices of rows that are solved together.
 const TOGETHER: i32 = 1 << 24;
 
-/// Scales, and biases where there are some, `[n, groups]`, and the numbers of the same codes by them: `f32[n, k]`.
-pub(super) struct Refitted {
-    pub(super) scales: FloatScales,
-    pub(super) numbers: Array,
-}
-
 /// The scales, and biases, of each group for which `coded: f32[n, k]` is nearest to `weight: f32[n, k]` as `gram: f32[k, k]` counts
-/// errors, with the codes as they are: those of a row together, by least squares. The scales that are given are `[n, groups]`, and
-/// those that are found have their dtype.
+/// errors, with the codes as they are: those of a row together, by least squares; and the numbers of the codes by them. The scales that
+/// are given are `[n, groups]`, and those that are found have their dtype.
 ///
 /// What is solved for is by how much each scale is multiplied, and by how many scales each bias is raised; a little less than that is
 /// taken, so that groups which hardly count stay where they are.
-pub(super) fn refitted(weight: &Array, coded: &Array, scales: &FloatScales, gram: &Array) -> Result<Refitted> {
+pub(super) fn refitted(
+    weight: &Array,
+    coded: &Array,
+    scales: &FloatScales,
+    gram: &Array,
+) -> Result<(FloatScales, Array)> {
     let (n, k, groups) = (weight.dim(0), weight.dim(1), scales.scales.dim(1));
     let dtype = scales.scales.dtype();
     let wide = |array: &Array| array.as_dtype(Dtype::Float32);
@@ -56,7 +55,7 @@ pub(super) fn refitted(weight: &Array, coded: &Array, scales: &FloatScales, gram
         biases: raised.map(|raised| raised.as_dtype(dtype)).transpose()?,
         ..scales.clone()
     };
-    Ok(Refitted { scales, numbers })
+    Ok((scales, numbers))
 }
 
 /// What is added to factors of 1, and to biases in `units`, where there are some: `f32[n, groups]`, or twice as many columns.

@@ -6,7 +6,7 @@ use tacit_core::{Error, Result, Value};
 use crate::format::{AnyFormat, FloatScales};
 use crate::training::calibration::calibrate::{Calibrate, matrices_and_squares};
 use crate::training::calibration::coder::{Coder, Scaled};
-use crate::training::calibration::refit::{Refitted, refitted};
+use crate::training::calibration::refit::refitted;
 use crate::training::observation::Observation;
 
 /// A search for the scale of each block, in which the error of an element counts by the mean square of its input.
@@ -102,7 +102,7 @@ impl Search<'_> {
         }
         let diagonal = ops::diag(&self.squares, None)?;
         for _ in 0..FITS {
-            let Refitted { scales, numbers } = refitted(&self.w, &best.numbers, &best.scales, &diagonal)?;
+            let (scales, numbers) = refitted(&self.w, &best.numbers, &best.scales, &diagonal)?;
             // The same codes, and then those that are nearest by the new scales.
             let again = self.coder.read(self.format, &self.w, &scales)?;
             let kept = self.coder.read(self.format, &numbers, &scales)?;
