@@ -60,7 +60,6 @@ pub struct Dora {
     /// The bits of the probability, an `f32`.
     #[implicit(aux)]
     dropout: u32,
-    /// Whether the matrix has its axes the other way round.
     #[implicit(aux)]
     transposed: bool,
     #[implicit(aux)]

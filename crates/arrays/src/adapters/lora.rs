@@ -55,7 +55,6 @@ pub struct Lora {
     /// The bits of the probability, an `f32`.
     #[implicit(aux)]
     pub(crate) dropout: u32,
-    /// Whether the matrix has its axes the other way round.
     #[implicit(aux)]
     pub(crate) transposed: bool,
     #[implicit(aux)]

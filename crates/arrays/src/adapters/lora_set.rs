@@ -54,7 +54,6 @@ pub struct LoraSet {
     /// The factor of each product, as the bits of an `f32`.
     #[implicit(aux)]
     scales: Vec<u32>,
-    /// Whether the matrix has its axes the other way round.
     #[implicit(aux)]
     transposed: bool,
     #[implicit(aux)]

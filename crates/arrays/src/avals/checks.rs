@@ -5,7 +5,6 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, short_name};
 
 use crate::avals::axes::swapped;
 
-/// Declines a call where this holds, for this reason.
 pub(crate) fn decline_if(holds: bool, reason: &str) -> Result<()> {
     if holds { Err(Error::decline(reason)) } else { Ok(()) }
 }
@@ -64,7 +63,6 @@ pub(crate) fn check_block(label: &str, block_size: usize) -> Result<()> {
     ))
 }
 
-/// Whole groups along the last axis.
 pub(crate) fn check_groups(label: &str, aval: &Aval, group_size: usize) -> Result<()> {
     if aval.shape.last().is_some_and(|&last| (last as usize).is_multiple_of(group_size)) {
         return Ok(());
@@ -100,7 +98,6 @@ pub(crate) fn check_made(array: &dyn ImplicitArray, result: &dyn ImplicitArray) 
     ))
 }
 
-/// The static fields in words.
 fn fields(array: &dyn ImplicitArray) -> String {
     let fields: Vec<String> = array.aux().into_iter().map(|(name, value)| format!("{name}={value}")).collect();
     fields.join(" ")

@@ -43,7 +43,6 @@ pub(crate) fn roomy(dtype: Dtype) -> Dtype {
     if dtype == Dtype::Float16 { Dtype::Float32 } else { dtype }
 }
 
-/// The array in its [`roomy`] type.
 pub(crate) fn in_room(array: &Array) -> Result<Array> {
     Ok(array.as_dtype(roomy(array.dtype()))?)
 }
@@ -53,7 +52,6 @@ pub(crate) fn castable(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16)
 }
 
-/// Declines a type that no view casts to.
 pub(crate) fn check_castable(dtype: Dtype) -> Result<()> {
     decline_if(!castable(dtype), "only f32, bf16 and f16 are read as views")
 }

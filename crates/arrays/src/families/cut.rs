@@ -204,7 +204,6 @@ fn apart(part: &Value, whole: &Value) -> Result<Value> {
     })
 }
 
-/// The elements from `start` to before `stop` along each axis.
 pub(crate) fn slice(array: &Array, start: &[i32], stop: &[i32]) -> Result<Array> {
     let ranges: Vec<ArrayIndexOp<'_>> =
         start.iter().zip(stop).map(|(&start, &stop)| (start..stop).index_op()).collect();

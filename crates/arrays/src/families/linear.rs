@@ -243,10 +243,6 @@ pub struct Factor {
 
 impl Factor {
     /// The number that `array` repeats, which multiplies or divides a float array of this aval; it is `f32` for a half type.
-    ///
-    /// # Errors
-    ///
-    /// It declines an `array` of several numbers, and what is not float.
     pub(crate) fn new(aval: &Aval, array: &Array, divides: bool) -> Result<Self> {
         decline_if(!aval.dtype.is_float(), "only float arrays are scaled")?;
         if array.ndim() > 0 && array.shape() != aval.shape {
@@ -367,7 +363,6 @@ fn right_product(x: &Value, w: &dyn Linear) -> Result<Value> {
     }
 }
 
-/// The other operand of a product, which must be dense.
 pub(crate) fn dense_operand(x: &Value) -> Result<&Array> {
     x.as_dense().ok_or_else(|| Error::decline(format!("the other side is {x}, which is not dense")))
 }

@@ -17,12 +17,10 @@ pub(crate) fn stop_gradient(_op: &StopGradient, array: &dyn ImplicitArray) -> Re
     Ok(array.with_children(stopped)?.into())
 }
 
-/// An implicit array as a value.
 pub(crate) fn itself(array: &dyn ImplicitArray) -> Value {
     Value::Implicit(dyn_clone::clone_box(array))
 }
 
-/// A value without gradients.
 pub(crate) fn stopped(value: &Value) -> Result<Value> {
     match value {
         Value::Dense(array) if array.dtype().is_inexact() => Ok(mlx_rs::stop_gradient(array)?.into()),

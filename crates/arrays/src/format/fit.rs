@@ -106,7 +106,6 @@ impl FromStr for Fit {
 
 const FITS: &str = "write absmax, reach, search, search:STEPS, hqq or hqq:ROUNDS, with a number from 1 to 1000";
 
-/// What is wrong with a fit of a format that has no scales for it.
 pub(super) fn unfit(format: &str, fit: Fit) -> Error {
     let other = if fit == Fit::Reach { "of a table, such as dynamic:8:256" } else { "with scales, such as nf4:64" };
     Error::invalid(
@@ -115,7 +114,6 @@ pub(super) fn unfit(format: &str, fit: Fit) -> Error {
     )
 }
 
-/// The text of a format and the fit behind it, if there is one.
 pub(super) fn split(text: &str) -> Option<(&str, Fit)> {
     // A number of a codebook may be written with a plus.
     let (format, fit) = text.rsplit_once('+')?;

@@ -139,7 +139,6 @@ impl Fitting {
         }
     }
 
-    /// The scales that `fit` chooses instead of `own`, as floats.
     fn fitted(&self, own: &FloatScales, fit: Fit) -> Result<FloatScales> {
         match fit {
             Fit::Absmax | Fit::Reach => Ok(own.clone()),

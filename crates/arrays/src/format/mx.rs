@@ -5,7 +5,6 @@ pub use tacit_kernels::ScaleRule;
 /// Elements that share a scale.
 pub(crate) const GROUP: usize = 32;
 
-/// The rule as an option of a format's text.
 pub(crate) fn rule_option(rule: ScaleRule) -> String {
     match rule {
         ScaleRule::Ceil => "",

@@ -56,13 +56,9 @@ impl Granularity {
 pub(crate) trait FormatByGranularity:
     Quantizer + Clone + Eq + Hash + Serialize + DeserializeOwned + From<Granularity> + 'static
 {
-    /// As [`Format::SAVED_AS`].
     const SAVED_AS: &'static str;
-    /// As [`TextForm::NAME`].
     const NAME: &'static str;
-    /// As [`TextForm::FORMS`].
     const FORMS: &'static str;
-    /// As [`Format::scheme`].
     const SCHEME: Scheme;
 
     fn granularity(&self) -> Granularity;
@@ -114,7 +110,6 @@ impl<F: FormatByGranularity> TextForm for F {
 /// Elements of a group in MLX's layout.
 pub(crate) const GROUPS: [usize; 3] = [32, 64, 128];
 
-/// `:4:64`.
 pub(crate) fn groups(bits: u32, group: usize) -> String {
     format!(":{bits}:{group}")
 }

@@ -37,7 +37,6 @@ pub struct RowPieces {
     map: Option<Map>,
 }
 
-/// A function of rows.
 pub(super) type Map = fn(&Array) -> Result<Array>;
 
 impl RowPieces {
@@ -112,7 +111,6 @@ impl RowPieces {
         self.rows
     }
 
-    /// The shape and dtype of all rows.
     pub(crate) fn aval(&self) -> &Aval {
         &self.aval
     }

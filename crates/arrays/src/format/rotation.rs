@@ -103,7 +103,6 @@ impl Quantizer for Rotation {
     }
 }
 
-/// Those of the rotated rows.
 impl TrainedScales for Rotation {
     fn scales_of(&self, value: &Value) -> Option<FloatScales> {
         self.inner.trained_scales()?.scales_of(behind(value)?)

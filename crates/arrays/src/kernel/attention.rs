@@ -23,11 +23,9 @@ pub(crate) struct Attend {
     pub(crate) hiding: Option<Hiding>,
 }
 
-/// Keys or values.
 #[derive(Clone)]
 pub(crate) struct StoredTokens {
     pub(crate) layout: Layout,
-    /// How many children there are.
     pub(crate) children: usize,
 }
 
@@ -37,7 +35,6 @@ pub(crate) struct Hiding {
     pub(crate) replaces: bool,
     /// The shape of the mask, in which every extent is that of the scores or 1.
     pub(crate) shape: Vec<i32>,
-    /// The shape of the scores.
     pub(crate) scores: Vec<i32>,
 }
 
@@ -73,7 +70,6 @@ impl Hiding {
     }
 }
 
-/// The inputs of an attention by what they are.
 struct Parts<'a, T> {
     q: &'a T,
     mask: &'a [T],
@@ -117,7 +113,6 @@ impl Attend {
         })
     }
 
-    /// The function of the chosen inputs alone.
     fn of_chosen<'a>(
         &'a self,
         primals: &'a [Array],
@@ -129,7 +124,6 @@ impl Attend {
     }
 }
 
-/// Those of `argnums` that have derivatives.
 fn differentiable(primals: &[Array], argnums: &[usize]) -> Vec<usize> {
     argnums.iter().copied().filter(|&argnum| primals[argnum].dtype().is_inexact()).collect()
 }

@@ -10,11 +10,8 @@ use super::quantize::one_by_one;
 
 /// The least and the greatest element of each row of `x: f32[blocks, block]`: `f32[blocks, 1]` each.
 ///
-/// An error names an element by its place in an array of which `before` others come before the first.
-///
-/// # Errors
-///
-/// When it runs on a CPU: an element is NaN or infinite. A GPU has no error to give.
+/// On a CPU an element that is NaN or infinite is an error, which names it by its place in an array of which `before` others come
+/// before the first.
 pub(crate) fn block_ranges(before: usize, x: &Array) -> Result<[Array; 2]> {
     Ok(several(apply(BlockRanges { before }, std::slice::from_ref(x))?))
 }

@@ -46,7 +46,6 @@ impl Scheme {
         }
     }
 
-    /// Whether the codes stand for what the encoding makes them of.
     fn has_codes_of_encoding(&self) -> bool {
         match self.encoding {
             Encoding::Nearest | Encoding::Reaching => self.table().is_some(),
@@ -71,7 +70,6 @@ impl Scheme {
         self.bits() == bits && self.table().is_some_and(same)
     }
 
-    /// Whether what the scales are quantized to can be made of them.
     fn has_scales_to_nest(&self) -> bool {
         match self.nested {
             None => true,

@@ -18,11 +18,8 @@ use super::{Coding, Layout, Scheme, gpu};
 /// Codes `x: f32` of any shape, in blocks, each element to one of the two values around it, by `key: u32[2]`; `children` are what
 /// the layout has behind the codes. They have no gradient.
 ///
-/// The random number of an element is that which MLX's `uniform` of the shape of `x` has in its place.
-///
-/// # Errors
-///
-/// When it runs on a CPU: an element is NaN or infinite. A GPU has no error to give, and codes it as the decomposition does.
+/// The random number of an element is that which MLX's `uniform` of the shape of `x` has in its place. Elements that are not finite
+/// are refused as [`quantize`](super::quantize()) refuses them.
 pub(crate) fn draw(layout: &Layout, x: &Array, key: &Array, children: &[Array]) -> Result<Array> {
     let Layout { scheme, block, .. } = *layout;
     let mut inputs = vec![stop_gradient(x)?, key.clone()];

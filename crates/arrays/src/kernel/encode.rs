@@ -105,7 +105,6 @@ pub(crate) fn coded(scheme: &Scheme, x: &Array, stored: &[Array], global: Option
     })
 }
 
-/// Why values that are codes themselves are not coded block by block.
 const UNSCALED: &str = "half floats have no blocks";
 
 /// What NVFP4's scales are multiplied by before they are rounded; of a global scale that is zero, zero.
@@ -180,7 +179,6 @@ fn nearest(scheme: &Scheme) -> Ops<Table<'_>> {
     scheme.nearest().map_err(|error| Exception::custom(error.to_string()))
 }
 
-/// The codes of these ranks.
 fn by_rank(table: &Table, ranks: Array) -> Ops<Array> {
     Array::from_slice(table.by_rank(), &[table.by_rank().len() as i32]).take_axis(ranks, 0)
 }
@@ -253,7 +251,6 @@ pub(crate) fn rounded_scales(scaling: Scaling, scales: &Array) -> Ops<Array> {
     }
 }
 
-/// The floats that stored scales are.
 pub(crate) fn float_scales(scaling: Scaling, scales: &Array) -> Ops<Array> {
     match scaling {
         Scaling::E8m0 => looked_up(&*E8M0, scales),

@@ -13,11 +13,8 @@ use super::quantize::one_by_one;
 use super::{Scheme, gpu};
 
 /// Codes `x: f32` of any shape, in blocks, by what each block stores: its scale, then its bias or the factor that NVFP4's
-/// scales are relative to, as the kernel that quantizes makes and takes them. They have no gradient.
-///
-/// # Errors
-///
-/// When it runs on a CPU: an element is NaN or infinite. A GPU has no error to give, and codes it as the decomposition does.
+/// scales are relative to, as the kernel that quantizes makes and takes them. They have no gradient. Elements that are not finite are
+/// refused as [`quantize`](super::quantize()) refuses them.
 pub(crate) fn encode_by(scheme: Scheme, block: usize, x: &Array, stored: &[Array]) -> Result<Array> {
     let inputs: Vec<Array> =
         std::iter::once(x).chain(stored).map(stop_gradient).collect::<std::result::Result<_, _>>()?;

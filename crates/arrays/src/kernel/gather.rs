@@ -84,7 +84,6 @@ impl Kernel for GatherRows {
 }
 
 impl GatherRows {
-    /// The shape of so many rows.
     fn shape(&self, rows: &[i32]) -> Vec<i32> {
         [rows, &[self.layout.k as i32]].concat()
     }

@@ -26,7 +26,6 @@ pub(super) fn rows_of(shape: &[i32]) -> usize {
     shape.iter().rev().skip(1).map(|&extent| extent as usize).product()
 }
 
-/// This shape with rows of so many columns.
 pub(super) fn with_columns(shape: &[i32], columns: usize) -> Vec<i32> {
     [&shape[..shape.len().saturating_sub(1)], &[columns as i32]].concat()
 }

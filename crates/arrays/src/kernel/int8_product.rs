@@ -10,10 +10,6 @@ use super::int8_rows::{Int8Rows, no_int8_derivative};
 
 /// `x W^T` with a scale for each row of `W`, or `x W` without scales, for rows `x` of integers and `matrix: i8[.., k]`, whose rows are
 /// those of all its axes but the last: in `dtype`.
-///
-/// # Errors
-///
-/// When it runs: the rows do not fit the matrix.
 pub(crate) fn int8_product(x: &Int8Rows, matrix: &Array, scales: Option<&Array>, dtype: Dtype) -> Result<Array> {
     let inputs: Vec<Array> = [&x.codes, &x.units, matrix].into_iter().chain(scales).cloned().collect();
     let orientation = if scales.is_some() { Orientation::Transposed } else { Orientation::Plain };
@@ -22,7 +18,6 @@ pub(crate) fn int8_product(x: &Int8Rows, matrix: &Array, scales: Option<&Array>,
 
 pub(super) struct Int8Product {
     pub(super) orientation: Orientation,
-    /// That of the result.
     pub(super) dtype: Dtype,
 }
 

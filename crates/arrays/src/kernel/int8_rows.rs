@@ -20,10 +20,6 @@ pub(crate) struct Int8Rows {
 impl Int8Rows {
     /// The rows of `x: [.., k]`, or the columns of all its rows, rounded to the nearest integers; an element of such a row is
     /// multiplied by the factor in its place first.
-    ///
-    /// # Errors
-    ///
-    /// `x` is not `f32`, `f16` or `bf16`, or has no axis; when it runs: there are more factors or fewer.
     pub(crate) fn nearest(x: &Array, orientation: Orientation, factors: Option<&Array>) -> Result<Self> {
         let inputs: Vec<Array> = [x].into_iter().chain(factors).cloned().collect();
         let [codes, units] = several(apply(Int8Round { orientation }, &inputs)?);
@@ -33,10 +29,6 @@ impl Int8Rows {
     /// The same, each to one of the two integers around it, so that its mean over all keys is what it was.
     ///
     /// The random numbers are those of `key: u32[2]` and of the rows' units: other rows have other numbers by the same key.
-    ///
-    /// # Errors
-    ///
-    /// As for [`nearest`](Self::nearest), or the key is another array.
     pub(crate) fn drawn(x: &Array, orientation: Orientation, factors: Option<&Array>, key: &Array) -> Result<Self> {
         if x.size() == 0 {
             return Self::nearest(x, orientation, factors);

@@ -27,7 +27,6 @@ pub struct Layout {
     pub block: usize,
 }
 
-/// The message where there is another number of arrays.
 const OF_INTEGERS: &str = "scales of integers are two arrays, and four with biases";
 
 impl Layout {
@@ -40,7 +39,6 @@ impl Layout {
         own.into_iter().chain(self.scheme.params()).collect()
     }
 
-    /// The codes by themselves, without scales.
     pub(super) fn unscaled(self) -> Self {
         Self { scheme: Scheme { scaling: Scaling::One, ..self.scheme }, ..self }
     }
@@ -248,6 +246,5 @@ fn float_scales<'a>(input: &'a Input<'_>) -> Fallible<Scales<'a>> {
 
 pub(super) static E8M0: LazyLock<[f32; 256]> = LazyLock::new(|| std::array::from_fn(|byte| e8m0(byte as u8)));
 
-/// The signed integers that bytes are.
 static SIGNED: LazyLock<[f32; 256]> =
     LazyLock::new(|| std::array::from_fn(|byte| f32::from((byte as u8).cast_signed())));

@@ -68,7 +68,6 @@ impl Groups {
         matrices.take_axis(Array::from_slice(&indices, &[indices.len() as i32]), 0)
     }
 
-    /// Those of so many batches.
     pub(super) fn repeated(&self, batches: usize) -> Self {
         Self { matrices: self.matrices.repeat(batches), rows: self.rows }
     }
@@ -190,7 +189,6 @@ pub(super) fn mapped(
 }
 
 impl Matmul {
-    /// The gradients of the blocks' scales and biases.
     fn number_gradients(&self, primals: &[Array], cotangent: &Array) -> Fallible<Vec<Array>> {
         let [x, codes, ..] = primals else { return Err("x and codes are expected".into()) };
         let Some(groups) = &self.groups else {

@@ -25,10 +25,6 @@ pub fn quantize(scheme: Scheme, block: usize, inputs: &[Array]) -> tacit_core::R
 }
 
 /// Codes whole blocks of an array that come behind `before` other elements, which count where an error names an element by its place.
-///
-/// # Errors
-///
-/// As for [`quantize`].
 pub(crate) fn quantize_piece(
     scheme: Scheme,
     block: usize,

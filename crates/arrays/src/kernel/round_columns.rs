@@ -21,10 +21,6 @@ use super::{Coding, Layout, Scaling, Scheme, gpu};
 ///
 /// Each column is in one of some `groups`. `stored` is what the rows of each group are coded by, `[groups, n]`: scales, then biases,
 /// or the factor that all scales of NVFP4 are relative to, as the kernel that quantizes makes and takes them.
-///
-/// # Errors
-///
-/// A group is not there; when it runs on a CPU: an element is NaN or infinite. A GPU has no error to give.
 pub(crate) fn round_columns(
     scheme: Scheme,
     [x, triangle]: [&Array; 2],
@@ -44,7 +40,6 @@ pub(crate) fn round_columns(
     Ok(several(apply(RoundColumns { scheme }, &inputs)?))
 }
 
-/// What columns and the numbers that they are coded by must do.
 const FIT: &str = "each column has a group, and each row numbers of all groups";
 
 /// Of the columns, the triangle, and what the rows of each column are coded by: `[width, n]`.

@@ -141,7 +141,6 @@ pub enum Nested {
     },
 }
 
-/// Whether no value is NaN or infinite.
 const fn are_finite(values: &[f32; 16]) -> bool {
     let mut at = 0;
     while at < values.len() {
@@ -433,7 +432,6 @@ impl Scheme {
         }
     }
 
-    /// The code in the middle of all.
     pub(crate) fn middle(&self) -> f32 {
         (1_u32 << (self.bits() - 1)) as f32
     }

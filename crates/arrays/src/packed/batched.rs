@@ -135,7 +135,6 @@ impl Batched {
         self.inner.family().ok_or_else(|| Error::decline("what is behind the view is not packed"))
     }
 
-    /// Rows and columns as stored.
     fn stored_matrix(&self) -> [i32; 2] {
         let shape = &self.aval.shape;
         let [a, b] = [shape[shape.len() - 2], shape[shape.len() - 1]];

@@ -67,7 +67,6 @@ impl Diagonal {
         }
     }
 
-    /// The same matrix with other elements.
     fn with(&self, diagonal: Array) -> Value {
         Self { aval: Aval::new(&self.aval.shape, diagonal.dtype()), diagonal }.into()
     }
@@ -96,7 +95,6 @@ impl Linear for Diagonal {
         Gain::Scale
     }
 
-    /// The same matrix.
     fn transposed(&self, _axes: &[i32]) -> Result<Value> {
         Ok(self.clone().into())
     }

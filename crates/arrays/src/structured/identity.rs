@@ -69,7 +69,6 @@ impl Linear for Identity {
         Gain::Nothing
     }
 
-    /// The same matrix.
     fn transposed(&self, _axes: &[i32]) -> Result<Value> {
         Ok(self.clone().into())
     }

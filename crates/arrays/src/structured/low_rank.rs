@@ -128,7 +128,6 @@ impl Linear for LowRank {
         Gain::Thin
     }
 
-    /// The factors transposed and swapped.
     fn transposed(&self, _axes: &[i32]) -> Result<Value> {
         let transposed = |factor: &Value| implicit(factor, |factor| Ok::<_, Error>(factor.t()));
         Ok(Self::new(transposed(&self.right)?, transposed(&self.left)?)?.into())

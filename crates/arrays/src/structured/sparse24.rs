@@ -37,7 +37,6 @@ pub struct Sparse24 {
     /// Their places, `u8[.., ceil(k / 8)]`.
     #[implicit(get)]
     indices: Array,
-    /// Whether the stored matrix has its axes the other way round.
     #[implicit(aux)]
     transposed: bool,
     #[implicit(aux)]
@@ -102,7 +101,6 @@ impl Sparse24 {
         Ok(Self { values, indices, transposed: false, aval })
     }
 
-    /// The same places with other elements.
     fn with(&self, values: Array) -> Value {
         Self { aval: Aval::new(&self.aval.shape, values.dtype()), values, ..self.clone() }.into()
     }

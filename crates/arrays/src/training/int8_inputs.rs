@@ -114,7 +114,6 @@ impl Int8Inputs {
         self.per
     }
 
-    /// What plain code makes of the matrix, with the same activations.
     fn mapped(&self, f: impl FnOnce(Array) -> Result<Array>) -> Result<Value> {
         Ok(Self::new(implicit(&self.inner, f)?, self.per)?.into())
     }

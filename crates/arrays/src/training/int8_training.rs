@@ -121,7 +121,6 @@ impl Int8Training {
         Ok(y.swap_axes(-1, -2)?.into())
     }
 
-    /// The same products of another form of the matrix.
     fn around(&self, inner: Value) -> Result<Value> {
         Ok(Self { aval: inner.aval()?, inner, key: self.key.clone() }.into())
     }
@@ -212,7 +211,6 @@ struct Weight {
 }
 
 impl Weight {
-    /// Those of a value, if it has such.
     fn from_value(value: &Value) -> Result<Option<Self>> {
         let value = unrepeated(value);
         let used = match value {

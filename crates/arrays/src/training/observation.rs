@@ -254,7 +254,6 @@ impl Observation {
         Ok(sums.divide(Array::from_f32(rows))?)
     }
 
-    /// The same, where all is finite.
     pub(super) fn finite(self) -> Result<Self> {
         if self.products.is_finite()?.all(None)?.item_exact::<bool>() {
             return Ok(self);

@@ -153,7 +153,6 @@ impl Observed {
         )
     }
 
-    /// What plain code makes of the weight, whose axes are these.
     fn mapped(&self, axes: Vec<Option<usize>>, f: impl FnOnce(Array) -> Result<Array>) -> Result<Value> {
         Self::around(implicit(&self.inner, f)?, &self.recorder, axes)
     }

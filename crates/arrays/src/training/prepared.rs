@@ -57,7 +57,6 @@ pub struct Prepared {
     /// The format that the master is quantized to.
     #[implicit(aux, get)]
     format: AnyFormat,
-    /// Whether the master is quantized.
     #[implicit(aux)]
     on: bool,
     #[implicit(aux)]

@@ -16,7 +16,6 @@ use crate::training::observation::{Observation, Recorded};
 pub(super) struct Recorder(Arc<Mutex<Option<Sums>>>);
 
 struct Sums {
-    /// Whether the weight is a stack of matrices.
     stacked: bool,
     /// By the axis of the weight that a product summed over.
     by_axis: BTreeMap<usize, Tally>,
@@ -69,17 +68,14 @@ impl Recorder {
         Self(Arc::new(Mutex::new(Some(Sums { stacked, by_axis: BTreeMap::new(), ledger }))))
     }
 
-    /// Whether it records.
     pub(super) fn is_on(&self) -> bool {
         self.state().is_some()
     }
 
-    /// Whether it records a stack of matrices.
     pub(super) fn is_stacked(&self) -> bool {
         self.state().as_ref().is_some_and(|sums| sums.stacked)
     }
 
-    /// Whether it has recorded something.
     pub(super) fn has_met(&self) -> bool {
         self.state().as_ref().is_some_and(|sums| !sums.by_axis.is_empty())
     }
@@ -136,7 +132,6 @@ impl Sums {
 }
 
 impl Ledger {
-    /// One whose weights all record this.
     pub(super) fn new(recorded: Recorded) -> Self {
         Self { recorded, entries: Arc::default() }
     }
@@ -170,7 +165,6 @@ impl Entries {
 }
 
 impl Meeting {
-    /// Computes the rows.
     fn compute(&self) -> Result<()> {
         let indices = self.chosen.iter().map(|(indices, _)| indices);
         // A placeholder of a trace around this one is no tracer of MLX's, and what is made of it cannot be computed.

@@ -119,7 +119,6 @@ impl Cut for Ste {
     }
 }
 
-/// The value of `inner` with the derivative of `master`.
 pub(crate) fn with_gradient_of(inner: Value, master: Array) -> Result<Value> {
     match inner {
         Value::Implicit(_) => Ok(Ste { aval: Aval::from(&master), master, inner }.into()),
@@ -127,7 +126,6 @@ pub(crate) fn with_gradient_of(inner: Value, master: Array) -> Result<Value> {
     }
 }
 
-/// `value` with the derivative of `master`.
 pub(crate) fn dense_with_gradient_of(value: &Array, master: &Array) -> Result<Value> {
     Ok(apply(&[master.clone(), value.clone()], Passed)?.swap_remove(0).into())
 }
@@ -154,7 +152,6 @@ impl Differentiable for Passed {
     }
 }
 
-/// The tangent of a primal, if there is one.
 pub(crate) fn tangent_at(position: usize, tangents: &[Array], argnums: &[usize]) -> Option<Array> {
     argnums.iter().zip(tangents).find(|(argnum, _)| **argnum == position).map(|(_, tangent)| tangent.clone())
 }
@@ -265,7 +262,6 @@ enum Role {
 struct StraightThrough {
     primitive: Primitive,
     roles: Vec<Role>,
-    /// Those of the results.
     avals: Vec<Aval>,
     /// The results on the first arguments, which are there before the custom function is.
     results: RefCell<Option<Vec<Array>>>,
@@ -371,12 +367,10 @@ impl StraightThrough {
     }
 }
 
-/// The operands that are free.
 fn chosen<'o>(operands: &'o [Operand], free: &[bool]) -> impl Iterator<Item = &'o Operand> {
     operands.iter().zip(free).filter(|(_, free)| **free).map(|(operand, _)| operand)
 }
 
-/// A product of gathered matrices of half floats, in `f32`.
 fn gathered_widely(operands: &[Array]) -> Result<Vec<Array>> {
     let [a, b, left, right] = operands else {
         return Err(Error::invalid("a gathered product has two factors and two indices", "report this"));

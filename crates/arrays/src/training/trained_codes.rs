@@ -138,7 +138,6 @@ impl TrainedCodes {
         Ok(Self { codes, key: kept, ..self.at_rest() })
     }
 
-    /// The codes with the derivative of the value.
     fn straight(&self) -> Result<Value> {
         match &self.value {
             Some(value) => with_gradient_of(self.codes.clone(), value.clone()),

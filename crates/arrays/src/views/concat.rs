@@ -102,7 +102,6 @@ impl Concat {
         }
     }
 
-    /// What plain code makes of each part.
     fn mapped(&self, axis: usize, mut f: impl FnMut(Array) -> Result<Array>) -> Result<Value> {
         let parts = self.parts.iter().map(|part| implicit(part, &mut f)).collect::<Result<_>>()?;
         Self::view(parts, axis)
@@ -211,7 +210,6 @@ fn flattened(arrays: Vec<Value>, axis: usize) -> Result<Vec<Value>> {
     Ok(parts)
 }
 
-/// The arrays, if all are dense.
 pub(crate) fn dense(values: &[Value]) -> Option<Vec<Array>> {
     values.iter().map(|value| value.as_dense().cloned()).collect()
 }

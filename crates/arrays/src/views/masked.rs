@@ -62,7 +62,6 @@ impl Masked {
         Ok(Self { inner, mask, aval })
     }
 
-    /// Another array under the same mask.
     fn with(&self, inner: Value) -> Result<Value> {
         Ok(Self { aval: inner.aval()?, inner, mask: self.mask.clone() }.into())
     }

@@ -143,7 +143,6 @@ impl Rotated {
         }
     }
 
-    /// The axes behind the rotated one.
     fn behind(&self) -> usize {
         self.aval.shape.len() - 1 - self.axis
     }

@@ -87,7 +87,6 @@ impl Scaled {
         }
     }
 
-    /// Another array with the same scalar.
     fn with(&self, inner: Value) -> Result<Value> {
         Self::view(inner, &self.scale, self.divides)
     }
@@ -116,7 +115,6 @@ impl View for Scaled {
 }
 
 impl Linear for Scaled {
-    /// The product with the array behind the view, scaled.
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
         let x = in_room(product.operand(x)?)?;
         let result = self.with(implicit((x, &self.inner), |(x, w)| product.apply(&x, &w))?)?;

@@ -137,7 +137,6 @@ impl Linear for Sliced {
         })
     }
 
-    /// The slice of the transpose.
     fn transposed(&self, axes: &[i32]) -> Result<Value> {
         let permuted = |ends: &[i32]| axes.iter().map(|&axis| ends[axis as usize]).collect::<Vec<i32>>();
         let inner = implicit(&self.inner, |w| w.transpose_axes(axes))?;

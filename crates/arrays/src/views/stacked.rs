@@ -75,7 +75,6 @@ impl Stacked {
         }
     }
 
-    /// What plain code makes of each expert.
     fn mapped(&self, mut f: impl FnMut(Array) -> Result<Array>) -> Result<Value> {
         Self::view(self.experts.iter().map(|expert| implicit(expert, &mut f)).collect::<Result<_>>()?)
     }

@@ -105,7 +105,6 @@ impl Linear for Transposed {
         implicit((x, &self.inner), |(x, w)| Ok::<_, Error>(other.apply(&x.swap_axes(-1, -2)?, &w)?.swap_axes(-1, -2)?))
     }
 
-    /// The cast of what is behind the view.
     fn cast(&self, dtype: Dtype) -> Result<Value> {
         Self::view(implicit(&self.inner, |w| w.as_dtype(dtype))?, &self.axes)
     }

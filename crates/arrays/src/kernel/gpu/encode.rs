@@ -123,11 +123,9 @@ const TEXTS: [&str; 3] =
 
 const DRAW: &str = include_str!("source/draw.h");
 
-/// What is coded.
 struct Encode<'a> {
     scheme: &'a Scheme,
     block: usize,
-    /// The shape of the elements.
     shape: &'a [i32],
     inputs: &'a [Aval],
     /// The names of the first inputs, which those of a stored base follow.

@@ -111,7 +111,6 @@ pub(super) fn float(dtype: Dtype) -> Option<&'static str> {
     }
 }
 
-/// A number as 32 bits.
 pub(super) fn size(value: usize) -> Option<i32> {
     i32::try_from(value).ok()
 }

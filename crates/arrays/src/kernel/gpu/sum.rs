@@ -10,7 +10,6 @@ use super::weight::{Called, Weight, short};
 use crate::kernel::Measure;
 use crate::kernel::sum::Read;
 
-/// A sum as the text has it.
 pub(super) struct Sum<'a> {
     read: &'a Read,
     /// The base, unless it is dense.
@@ -24,7 +23,6 @@ pub(super) struct Sum<'a> {
     pub statements: String,
 }
 
-/// The matrix that is added to.
 const BASE: Called = Called { kind: "Base", variable: "base", prefix: "base_", is_fixed: true };
 
 impl<'a> Sum<'a> {
@@ -83,7 +81,6 @@ impl<'a> Sum<'a> {
         self.statements += "  e.k = sizes_shape[4];\n  e.rank = sizes_shape[5];\n";
     }
 
-    /// The description of the base.
     pub(super) fn text(&self) -> &str {
         self.base.as_ref().map_or("", |base| &base.text)
     }

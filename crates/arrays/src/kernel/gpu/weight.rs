@@ -22,7 +22,6 @@ pub(super) struct Called {
     pub is_fixed: bool,
 }
 
-/// The only matrix of a kernel.
 const ONLY: Called = Called { kind: "Weight", variable: "w", prefix: "", is_fixed: false };
 
 /// A stored matrix as the text has it.
@@ -123,7 +122,6 @@ fn groups(numbers: usize, each: usize) -> Option<usize> {
     (each > 0).then(|| numbers.div_ceil(each))
 }
 
-/// What the text is put together from.
 struct Writer {
     called: Called,
     tables: String,

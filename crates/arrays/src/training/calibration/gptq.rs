@@ -253,7 +253,6 @@ impl Run<'_> {
     }
 }
 
-/// The first `width` columns, and the others.
 fn split(x: &Array, width: i32) -> Result<[Array; 2]> {
     let parts = x.split_at_indices(&[width], 1)?;
     <[Array; 2]>::try_from(parts).map_err(|_| Error::decline(format!("{} is not split", Aval::from(x))))
