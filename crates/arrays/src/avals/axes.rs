@@ -70,6 +70,29 @@ pub(crate) fn extent(shape: &[i32]) -> usize {
     shape.iter().map(|&extent| extent as usize).product()
 }
 
+/// From one element of an array of this shape to the next along each axis.
+pub(crate) fn strides(shape: &[i32]) -> Vec<usize> {
+    let mut strides = vec![1; shape.len()];
+    for axis in (1..shape.len()).rev() {
+        strides[axis - 1] = strides[axis] * shape[axis] as usize;
+    }
+    strides
+}
+
+/// The same where an array is broadcast: an axis of one element is repeated.
+pub(crate) fn broadcast_strides(shape: &[i32]) -> Vec<usize> {
+    strides(shape).into_iter().zip(shape).map(|(stride, &extent)| if extent == 1 { 0 } else { stride }).collect()
+}
+
+/// The places that are met on the way through this shape, in steps of these strides.
+pub(crate) fn walked(shape: &[i32], strides: &[usize], first: usize) -> Vec<usize> {
+    let mut places = vec![first];
+    for (&extent, stride) in shape.iter().zip(strides) {
+        places = places.iter().flat_map(|from| (0..extent as usize).map(move |i| from + i * stride)).collect();
+    }
+    places
+}
+
 /// The numbers that divide `number`, ascending.
 pub(crate) fn divisors(number: usize) -> Vec<usize> {
     let low: Vec<usize> = (1..=number.isqrt()).filter(|&low| number.is_multiple_of(low)).collect();

@@ -253,13 +253,8 @@ impl Best {
     /// Of each block the scales of the lesser error, of two the same those that were there before.
     fn or(self, other: &Self) -> Result<Self> {
         let less = other.error.lt(&self.error)?;
-        let of = |own: &Array, other: &Array| ops::select(less.reshape(own.shape())?, other, own);
-        let biases = match (&self.scales.biases, &other.scales.biases) {
-            (Some(own), Some(other)) => Some(of(own, other)?),
-            _ => None,
-        };
-        let scales = of(&self.scales.scales, &other.scales.scales)?;
-        let error = of(&self.error, &other.error)?;
-        Ok(Self { scales: FloatScales { scales, biases, ..self.scales }, error })
+        let error = ops::select(&less, &other.error, &self.error)?;
+        let less = less.reshape(self.scales.scales.shape())?;
+        Ok(Self { scales: other.scales.where_better(&less, &self.scales)?, error })
     }
 }

@@ -1,6 +1,6 @@
 //! Scales that are trained.
 
-use mlx_rs::Array;
+use mlx_rs::{Array, ops};
 use tacit_core::{Result, Value};
 
 /// The scales of an array of codes as floats, one for each block.
@@ -14,6 +14,21 @@ pub struct FloatScales {
     pub biases: Option<Array>,
     /// What NVFP4's scales are relative to, `f32[]`, which is not trained.
     pub global_scale: Option<Array>,
+}
+
+impl FloatScales {
+    /// The scales, and biases if there are any, as `f` makes them.
+    pub(crate) fn mapped(&self, f: impl Fn(&Array) -> Result<Array>) -> Result<Self> {
+        let biases = self.biases.as_ref().map(&f).transpose()?;
+        Ok(Self { scales: f(&self.scales)?, biases, global_scale: self.global_scale.clone() })
+    }
+
+    /// These where they are `better`, and `others` elsewhere.
+    pub(crate) fn where_better(&self, better: &Array, others: &Self) -> Result<Self> {
+        let biases = self.biases.as_ref().zip(others.biases.as_ref());
+        let biases = biases.map(|(own, other)| ops::select(better, own, other)).transpose()?;
+        Ok(Self { scales: ops::select(better, &self.scales, &others.scales)?, biases, ..self.clone() })
+    }
 }
 
 /// A format whose scales can be trained, as every [`Format`](super::Format) with one float or byte for each block.

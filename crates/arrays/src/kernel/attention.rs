@@ -10,6 +10,7 @@ use super::host::{Fallible, floats, floats_mut, int, single};
 use super::layout::scalar;
 use super::matmul::{Groups, grouped_matmul};
 use super::{Layout, derivatives, gpu};
+use crate::avals::axes::{broadcast_strides, walked};
 
 /// `softmax(q K^T + mask) V` in `f32`, for each entry of a batch.
 ///
@@ -45,18 +46,9 @@ impl Hiding {
 
     /// Where the mask of each entry begins, and how far it is to the next query and the next token.
     fn places(&self) -> (Vec<usize>, usize, usize) {
-        let mut strides = vec![0; self.shape.len()];
-        let mut stride = 1;
-        for (axis, &extent) in self.shape.iter().enumerate().rev() {
-            strides[axis] = if extent == 1 { 0 } else { stride };
-            stride *= extent as usize;
-        }
+        let strides = broadcast_strides(&self.shape);
         let (batch, matrix) = strides.split_at(strides.len() - 2);
-        let mut entries = vec![0];
-        for (&extent, stride) in self.scores.iter().zip(batch) {
-            entries = entries.iter().flat_map(|from| (0..extent as usize).map(move |i| from + i * stride)).collect();
-        }
-        (entries, matrix[0], matrix[1])
+        (walked(&self.scores, batch, 0), matrix[0], matrix[1])
     }
 
     fn on(&self, scores: &Array, mask: &[Array]) -> Result<Array, Exception> {

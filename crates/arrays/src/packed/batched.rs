@@ -7,7 +7,7 @@ use tacit_core::primitives::{GatherMM, Reshaping, Slice};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 use tacit_kernels::Orientation;
 
-use crate::avals::axes::{ranges, swapped};
+use crate::avals::axes::{broadcast_strides, ranges, strides, swapped, walked};
 use crate::avals::checks::{check_made, decline_if};
 use crate::avals::dtypes::check_castable;
 use crate::families::cut::{Cut, cut};
@@ -323,9 +323,7 @@ pub(crate) fn broadcast(w: &Batched, shape: &[i32]) -> Result<Value> {
         return Err(Error::decline("rows or columns of the matrices are repeated"));
     };
     let own = [&vec![1; batch.len() - w.batch().len()], w.batch()].concat();
-    let strides: Vec<usize> =
-        strides(&own).into_iter().zip(&own).map(|(stride, &extent)| if extent == 1 { 0 } else { stride }).collect();
-    let matrices = walked(batch, &strides, 0).into_iter().map(|at| w.matrices[at]).collect();
+    let matrices = walked(batch, &broadcast_strides(&own), 0).into_iter().map(|at| w.matrices[at]).collect();
     w.with(batch, matrices).simplified()
 }
 
@@ -371,22 +369,4 @@ pub(crate) fn batched_slice(op: &Slice, w: &Batched, results: &[Aval]) -> Result
         decline_if(matrices.is_none(), "a block would belong to several matrices")?;
     }
     part.simplified()
-}
-
-/// From one entry of a batch to the next along each axis.
-fn strides(batch: &[i32]) -> Vec<usize> {
-    let mut strides = vec![1; batch.len()];
-    for axis in (1..batch.len()).rev() {
-        strides[axis - 1] = strides[axis] * batch[axis] as usize;
-    }
-    strides
-}
-
-/// The entries that are met on the way through a batch of this shape, in steps of these strides.
-fn walked(batch: &[i32], strides: &[usize], first: usize) -> Vec<usize> {
-    let mut places = vec![first];
-    for (&extent, stride) in batch.iter().zip(strides) {
-        places = places.iter().flat_map(|from| (0..extent as usize).map(move |i| from + i * stride)).collect();
-    }
-    places
 }

@@ -84,12 +84,12 @@ impl Scaled<'_> {
     pub(super) fn scales(&self, format: &AnyFormat, part: &Array, dtype: Dtype) -> Result<FloatScales> {
         let codes = format.quantize(&part.as_dtype(dtype)?)?;
         let scales = self.trained.scales_of(&codes).ok_or_else(|| Error::decline("the format changed its type"))?;
-        mapped(&scales, |scales| Ok(scales.reshape(&[-1, 1])?))
+        scales.mapped(|scales| Ok(scales.reshape(&[-1, 1])?))
     }
 
     /// The scales of matrix `matrix`, of `n` rows of `k`, as the whole weight has them: `[n, groups]`, or one.
     pub(super) fn fixed_scales(&self, matrix: i32, [n, k]: [i32; 2]) -> Result<FloatScales> {
-        mapped(&self.whole, |scales| {
+        self.whole.mapped(|scales| {
             if self.one {
                 return Ok(scales.clone());
             }
@@ -107,7 +107,7 @@ impl Scaled<'_> {
         groups: &[i32],
     ) -> Result<[Array; 2]> {
         let (scheme, stored) = scales.stored(&self.scheme)?;
-        let by_group = mapped(&stored, |numbers| {
+        let by_group = stored.mapped(|numbers| {
             if self.one {
                 Ok(ops::broadcast_to(numbers.reshape(&[1, 1])?, &[1, part.dim(0)])?)
             } else {
@@ -137,7 +137,7 @@ impl Scaled<'_> {
     pub(super) fn read(&self, format: &AnyFormat, numbers: &Array, scales: &FloatScales) -> Result<Array> {
         let like = format.quantize(&ops::zeros_like(numbers)?)?;
         let like = self.trained.scales_of(&like).ok_or_else(|| Error::decline("the format changed its type"))?;
-        let scales = mapped(scales, |scales| Ok(scales.reshape(like.scales.shape())?))?;
+        let scales = scales.mapped(|scales| Ok(scales.reshape(like.scales.shape())?))?;
         dense(&self.trained.quantize_by(numbers, &scales)?.0)
     }
 
@@ -146,7 +146,7 @@ impl Scaled<'_> {
         let scales = if self.fixed {
             self.whole.clone()
         } else {
-            mapped(&Self::joined(scales, 0)?, |scales| Ok(scales.reshape(self.whole.scales.shape())?))?
+            Self::joined(scales, 0)?.mapped(|scales| Ok(scales.reshape(self.whole.scales.shape())?))?
         };
         let numbers = ops::concatenate(codes, 0)?.reshape(&weight.shape)?;
         let result = self.trained.quantize_by(&numbers, &scales)?.0;
@@ -164,10 +164,4 @@ pub(super) fn dense(value: &Value) -> Result<Array> {
     // It is asked for, and lives for the length of this call.
     let _allow = Policy::Allow.scope();
     Ok(value.dense()?.as_dtype(Dtype::Float32)?)
-}
-
-/// The scales, and biases if there are any, as `f` makes them.
-fn mapped(scales: &FloatScales, f: impl Fn(&Array) -> Result<Array>) -> Result<FloatScales> {
-    let biases = scales.biases.as_ref().map(&f).transpose()?;
-    Ok(FloatScales { scales: f(&scales.scales)?, biases, global_scale: scales.global_scale.clone() })
 }

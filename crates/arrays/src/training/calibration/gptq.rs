@@ -176,11 +176,8 @@ impl Run<'_> {
             for found in [kept, again] {
                 let own = error(&found)?;
                 let better = own.lt(&least)?;
-                let chosen = |own: &Array, best: &Array| ops::select(&better, own, best);
-                let biases = fitted.biases.as_ref().zip(scales.biases.as_ref());
-                let biases = biases.map(|(own, best)| chosen(own, best)).transpose()?;
-                scales = FloatScales { scales: chosen(&fitted.scales, &scales.scales)?, biases, ..scales };
-                codes = chosen(&found, &codes)?;
+                scales = fitted.where_better(&better, &scales)?;
+                codes = ops::select(&better, &found, &codes)?;
                 least = ops::minimum(own, least)?;
             }
             transforms::eval([&codes, &least, &scales.scales].into_iter().chain(&scales.biases))?;

@@ -94,9 +94,7 @@ impl Search<'_> {
         let mut best = Best { lost: self.lost(&numbers)?, numbers, scales: own.clone() };
         for multiple in MULTIPLES {
             let factor = Array::from_f32(UNIT * f32::from(multiple));
-            let of = |numbers: &Array| numbers.multiply(factor.as_dtype(numbers.dtype())?);
-            let biases = own.biases.as_ref().map(of).transpose()?;
-            let scales = FloatScales { scales: of(&own.scales)?, biases, ..own.clone() };
+            let scales = own.mapped(|numbers| Ok(numbers.multiply(factor.as_dtype(numbers.dtype())?)?))?;
             let numbers = self.coder.read(self.format, &self.w, &scales)?;
             self.keep(&mut best, &numbers, &scales)?;
         }
@@ -127,12 +125,9 @@ impl Search<'_> {
     fn keep(&self, best: &mut Best, numbers: &Array, scales: &FloatScales) -> Result<()> {
         let lost = self.lost(numbers)?;
         let better = lost.lt(&best.lost)?;
-        let chosen = |own: &Array, best: &Array| ops::select(&better, own, best);
-        let biases = scales.biases.as_ref().zip(best.scales.biases.as_ref());
-        let biases = biases.map(|(own, best)| chosen(own, best)).transpose()?;
         let of_blocks = ops::select(better.expand_dims(2)?, self.blocks(numbers)?, self.blocks(&best.numbers)?)?;
         best.numbers = of_blocks.reshape(self.w.shape())?;
-        best.scales = FloatScales { scales: chosen(&scales.scales, &best.scales.scales)?, biases, ..scales.clone() };
+        best.scales = scales.where_better(&better, &best.scales)?;
         best.lost = ops::minimum(lost, &best.lost)?;
         transforms::eval([&best.numbers, &best.lost, &best.scales.scales].into_iter().chain(&best.scales.biases))?;
         Ok(())
