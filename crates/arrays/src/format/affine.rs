@@ -1,9 +1,9 @@
 //! MLX's affine format: 2 to 8 bits with a scale and a bias for each group.
 
-use tacit_core::{Error, Result, register_array};
+use tacit_core::{Result, register_array};
 
 use crate::format::declaration::{Format, TextForm};
-use crate::format::options::{GROUPS, groups, read_groups};
+use crate::format::options::{check_integers, groups, read_groups};
 use crate::kernel::{Coding, Encoding, Scaling, Scheme};
 use crate::packed::array::{Int8Activations, PackedArray};
 use crate::register_format;
@@ -55,14 +55,7 @@ impl Format for Affine {
     }
 
     fn check(&self) -> Result<()> {
-        let Self { bits, group } = *self;
-        if !GROUPS.contains(&group) || ![2, 3, 4, 5, 6, 8].contains(&bits) {
-            return Err(Error::invalid(
-                format!("MLX has no affine format of {bits} bits in groups of {group}"),
-                "use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128",
-            ));
-        }
-        Ok(())
+        check_integers("MLX has no affine format", self.bits, self.group)
     }
 }
 

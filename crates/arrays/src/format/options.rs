@@ -4,6 +4,7 @@ use std::hash::Hash;
 
 use tacit_core::store::serde::Serialize;
 use tacit_core::store::serde::de::DeserializeOwned;
+use tacit_core::{Error, Result};
 
 use super::declaration::{Format, Quantizer, TextForm};
 use crate::kernel::Scheme;
@@ -107,8 +108,16 @@ impl<F: FormatByGranularity> TextForm for F {
     }
 }
 
-/// Elements of a group in MLX's layout.
-pub(crate) const GROUPS: [usize; 3] = [32, 64, 128];
+/// Checks the options of integers in MLX's layout; `missing` says which format there is not.
+pub(crate) fn check_integers(missing: &str, bits: u32, group: usize) -> Result<()> {
+    if matches!(bits, 2..=6 | 8) && matches!(group, 32 | 64 | 128) {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        format!("{missing} of {bits} bits in groups of {group}"),
+        "use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128",
+    ))
+}
 
 pub(crate) fn groups(bits: u32, group: usize) -> String {
     format!(":{bits}:{group}")

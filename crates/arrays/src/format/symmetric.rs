@@ -6,7 +6,7 @@ use tacit_core::{Error, Result, register_array};
 use crate::families::packed::Packed;
 use crate::format::affine::{Affine, AffineArray};
 use crate::format::declaration::{Format, TextForm};
-use crate::format::options::{GROUPS, groups, read_groups};
+use crate::format::options::{check_integers, groups, read_groups};
 use crate::kernel::{Coding, Encoding, Scaling, Scheme};
 use crate::packed::array::{Int8Activations, PackedArray, Parts};
 use crate::register_format;
@@ -113,14 +113,7 @@ impl Format for Symmetric {
     }
 
     fn check(&self) -> Result<()> {
-        let Self { bits, group } = *self;
-        if !GROUPS.contains(&group) || !matches!(bits, 2..=6 | 8) {
-            return Err(Error::invalid(
-                format!("there is no symmetric format of {bits} bits in groups of {group}"),
-                "use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128",
-            ));
-        }
-        Ok(())
+        check_integers("there is no symmetric format", self.bits, self.group)
     }
 }
 

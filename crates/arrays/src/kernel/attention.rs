@@ -99,25 +99,12 @@ impl Attend {
     }
 
     /// From the codes, with the scores of all tokens: what derivatives are taken of.
-    fn recomputed(&self, inputs: &[Array]) -> Fallible<Array> {
-        self.by_products(inputs, |x, side, children, orientation| {
+    fn recomputed(&self, inputs: &[Array]) -> Result<Vec<Array>> {
+        let result = self.by_products(inputs, |x, side, children, orientation| {
             Ok(grouped_matmul(x, side.layout, children, orientation, self.groups.clone())?)
-        })
+        });
+        Ok(vec![result.map_err(Error::Function)?])
     }
-
-    fn of_chosen<'a>(
-        &'a self,
-        primals: &'a [Array],
-        chosen: &'a [usize],
-    ) -> impl Fn(Vec<Array>) -> Result<Vec<Array>> + 'a {
-        derivatives::of_chosen(primals, chosen, |inputs| {
-            self.recomputed(inputs).map(|result| vec![result]).map_err(Error::Function)
-        })
-    }
-}
-
-fn differentiable(primals: &[Array], argnums: &[usize]) -> Vec<usize> {
-    argnums.iter().copied().filter(|&argnum| primals[argnum].dtype().is_inexact()).collect()
 }
 
 impl Kernel for Attend {
@@ -194,27 +181,13 @@ impl Kernel for Attend {
 
     /// Of the queries and the mask by products with the codes; float children ask for their dense arrays there.
     fn vjp(&self, primals: &[Array], cotangents: &[Array], argnums: &[usize]) -> Option<Fallible<Vec<Array>>> {
-        let chosen = differentiable(primals, argnums);
-        let gradients = || {
-            let mut found = Vec::new();
-            if !chosen.is_empty() {
-                let given: Vec<Array> = chosen.iter().map(|&at| primals[at].clone()).collect();
-                found = derivatives::gradients(&given, cotangents, &self.of_chosen(primals, &chosen))?;
-            }
-            let mut found = found.into_iter();
-            let gradient = |argnum: &usize| {
-                if !chosen.contains(argnum) {
-                    return Ok(ops::zeros_like(&primals[*argnum])?);
-                }
-                found.next().ok_or_else(|| "the vjp of the products gave too few gradients".into())
-            };
-            argnums.iter().map(gradient).collect()
-        };
-        Some(gradients())
+        let gradients = derivatives::of_named(primals, cotangents, argnums, |inputs| self.recomputed(inputs));
+        Some(gradients.map_err(Into::into))
     }
 
     fn jvp(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Option<Fallible<Vec<Array>>> {
-        let chosen = differentiable(primals, argnums);
+        let is_float = |argnum: &usize| primals[*argnum].dtype().is_inexact();
+        let chosen: Vec<usize> = argnums.iter().copied().filter(is_float).collect();
         let tangent = || {
             if chosen.is_empty() {
                 let shape = [primals[0].dim(0), self.values.layout.k as i32];
@@ -223,7 +196,8 @@ impl Kernel for Attend {
             let given: Vec<Array> = chosen.iter().map(|&at| primals[at].clone()).collect();
             let along = argnums.iter().zip(tangents).filter(|(argnum, _)| chosen.contains(argnum));
             let along: Vec<Array> = along.map(|(_, tangent)| tangent.clone()).collect();
-            Ok(derivatives::tangents(&given, &along, &self.of_chosen(primals, &chosen))?)
+            let of_given = derivatives::of_chosen(primals, &chosen, |inputs| self.recomputed(inputs));
+            Ok(derivatives::tangents(&given, &along, &of_given)?)
         };
         Some(tangent())
     }

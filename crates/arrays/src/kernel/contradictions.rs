@@ -9,22 +9,17 @@ use super::{Coding, Encoding, Nested, Scaling, Scheme};
 impl Scheme {
     /// Checks that there are codes of so many bits, and that codes, scales and storage are those of the encoding.
     pub(crate) fn check(&self) -> Result<()> {
-        let (bits, most) = match self.coding {
-            Coding::Table { bits, .. } => (bits, 4),
-            Coding::Unsigned { bits } | Coding::Offset { bits } => (bits, 8),
-            Coding::Bytes { .. } | Coding::Signed | Coding::E4m3 | Coding::F16 | Coding::Bf16 => return self.agree(),
+        let most = match self.coding {
+            Coding::Table { .. } => 4,
+            Coding::F16 | Coding::Bf16 => 16,
+            _ => 8,
         };
-        if (1..=most).contains(&bits) {
-            return self.agree();
+        if !(1..=most).contains(&self.bits()) {
+            return Err(Error::invalid(
+                format!("the scheme of {} has codes of {} bits", self.label, self.bits()),
+                "give a table codes of 1 to 4 bits, and integers codes of 1 to 8",
+            ));
         }
-        Err(Error::invalid(
-            format!("the scheme of {} has codes of {bits} bits", self.label),
-            "give a table codes of 1 to 4 bits, and integers codes of 1 to 8",
-        ))
-    }
-
-    /// The same of codes whose bits are checked.
-    fn agree(&self) -> Result<()> {
         let scaling = match self.encoding {
             Encoding::Mxfp4(_) | Encoding::Mxfp8(_) => Scaling::E8m0,
             Encoding::Nvfp4 { .. } => Scaling::E4m3,

@@ -1,6 +1,6 @@
 //! Derivatives of functions from arrays to arrays, for rules that follow from those of other functions.
 
-use mlx_rs::Array;
+use mlx_rs::{Array, ops};
 use tacit_core::transform::{jvp, vjp};
 use tacit_core::tree::Gradient;
 use tacit_core::{Result, Value};
@@ -11,6 +11,27 @@ type Function<'f> = dyn Fn(Vec<Array>) -> Result<Vec<Array>> + 'f;
 pub(crate) fn gradients(primals: &[Array], cotangents: &[Array], f: &Function<'_>) -> Result<Vec<Array>> {
     let (_, gradients) = vjp(primals, cotangents, f)?;
     gradients.iter().map(|gradient| gradient.array().cloned()).collect()
+}
+
+/// The gradients of those of `primals` that `argnums` names, of a function of all of them: zeros where they are not float.
+pub(crate) fn of_named(
+    primals: &[Array],
+    cotangents: &[Array],
+    argnums: &[usize],
+    f: impl Fn(&[Array]) -> Result<Vec<Array>>,
+) -> Result<Vec<Array>> {
+    let is_float = |&place: &usize| primals[argnums[place]].dtype().is_inexact();
+    let places: Vec<usize> = (0..argnums.len()).filter(is_float).collect();
+    let chosen: Vec<usize> = places.iter().map(|&place| argnums[place]).collect();
+    let mut results = argnums.iter().map(|&at| Ok(ops::zeros_like(&primals[at])?)).collect::<Result<Vec<_>>>()?;
+    if !chosen.is_empty() {
+        let given: Vec<Array> = chosen.iter().map(|&at| primals[at].clone()).collect();
+        let found = gradients(&given, cotangents, &of_chosen(primals, &chosen, f))?;
+        for (place, gradient) in places.into_iter().zip(found) {
+            results[place] = gradient;
+        }
+    }
+    Ok(results)
 }
 
 /// The tangents of the results of `f`, where float arrays have these `tangents`.

@@ -99,27 +99,20 @@ pub(super) fn gradients_of(
     of_x: impl Fn() -> Fallible<Array>,
     of_numbers: impl Fn() -> Fallible<Vec<Array>>,
 ) -> Fallible<Vec<Array>> {
-    let is_float_child = |argnum: usize| argnum >= before && primals[argnum].dtype().is_inexact();
-    let chosen: Vec<usize> = argnums.iter().copied().filter(|&argnum| is_float_child(argnum)).collect();
-    let mut of_children = Vec::new();
-    if !chosen.is_empty() {
-        let numbers = |all: &[Array]| -> Result<Vec<Array>> {
-            let numbers = layout.numbers(&all[before + 1..])?;
-            numbers.iter().map(|numbers| Ok(numbers.flatten(None, None)?)).collect()
-        };
-        let children: Vec<Array> = chosen.iter().map(|&at| primals[at].clone()).collect();
-        let mut cotangents = of_numbers()?;
+    let numbers = |all: &[Array]| -> Result<Vec<Array>> {
+        let numbers = layout.numbers(&all[before + 1..])?;
+        numbers.iter().map(|numbers| Ok(numbers.flatten(None, None)?)).collect()
+    };
+    let others: Vec<usize> = argnums.iter().copied().filter(|&argnum| argnum > 0).collect();
+    let mut cotangents = Vec::new();
+    if others.iter().any(|&argnum| primals[argnum].dtype().is_inexact()) {
+        cotangents = of_numbers()?;
         cotangents.truncate(numbers(primals)?.len());
-        of_children =
-            derivatives::gradients(&children, &cotangents, &derivatives::of_chosen(primals, &chosen, numbers))?;
     }
-    let mut of_children = of_children.into_iter();
+    let mut of_others = derivatives::of_named(primals, &cotangents, &others, numbers)?.into_iter();
     let gradient = |&argnum: &usize| match argnum {
         0 => of_x(),
-        argnum if is_float_child(argnum) => {
-            of_children.next().ok_or_else(|| "the vjp of the numbers gave too few gradients".into())
-        }
-        argnum => Ok(ops::zeros_like(&primals[argnum])?),
+        _ => of_others.next().ok_or_else(|| "the vjp of the numbers gave too few gradients".into()),
     };
     argnums.iter().map(gradient).collect()
 }

@@ -7,7 +7,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 
 use crate::avals::axes::gcd;
-use crate::avals::checks::{check_block_size, check_children, check_elements};
+use crate::avals::checks::{check_block_size, check_children, check_elements, checked};
 use crate::families::cut::{Cut, cut};
 use crate::kernel;
 
@@ -71,9 +71,7 @@ impl Dynamic8Array {
     /// A shape or dtype does not fit the others.
     pub fn from_parts(codes: Array, absmax: Array, offset: Array, block_size: usize) -> Result<Self> {
         let aval = Aval::new(codes.shape(), Dtype::Float32);
-        let array = Self { codes, absmax, offset, block_size, aval };
-        array.check()?;
-        Ok(array)
+        checked(Self { codes, absmax, offset, block_size, aval })
     }
 
     /// The value of each code, ascending, in units of its block's scale.

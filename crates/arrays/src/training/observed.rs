@@ -200,12 +200,9 @@ impl Observed {
         if !self.recorder.is_stacked() {
             return Ok(None);
         }
-        let first = self
-            .axes
-            .len()
-            .checked_sub(3)
-            .filter(|&first| self.axes[first] == Some(0) && self.axes[..first].iter().all(Option::is_none));
-        first.map(|first| Some(self.aval.shape[first])).ok_or_else(|| part(&self.aval))
+        let is_whole = |&first: &usize| self.axes[first] == Some(0) && self.axes[..first].iter().all(Option::is_none);
+        let first = self.axes.len().checked_sub(3).filter(is_whole).ok_or_else(|| part(&self.aval))?;
+        Ok(Some(self.aval.shape[first]))
     }
 
     /// The axis of the weight that an axis is.

@@ -183,10 +183,8 @@ fn straight_through(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Va
                 "the result is implicit, and its derivative not that of the same view of a master",
             ));
         }
-        let masters: Vec<Value> = operands
-            .iter()
-            .map(|value| value.downcast::<Ste>().map_or_else(|| (*value).clone(), |ste| (&ste.master).into()))
-            .collect();
+        let own = |value: &&Value| value.downcast::<Ste>().map_or_else(|| (*value).clone(), |ste| (&ste.master).into());
+        let masters: Vec<Value> = operands.iter().map(own).collect();
         let masters = primitive.apply(&masters.iter().collect::<Vec<_>>())?;
         return masters.iter().zip(results).map(|(master, result)| with_gradient_of(result, master.dense()?)).collect();
     }
@@ -330,16 +328,11 @@ impl StraightThrough {
             operands.iter().map(|operand| operand.value.clone()).chain(more.iter().map(Value::from)).collect();
         let results = intercept(&args, |arrays| {
             let (own, more) = arrays.split_at(operands.len());
-            let at: Vec<Array> =
-                own.iter().zip(free).filter(|(_, free)| **free).map(|(array, _)| array.clone()).collect();
+            let at: Vec<Array> = chosen(own, free).cloned().collect();
             let function = |chosen: Vec<Array>| {
                 let mut chosen = chosen.iter();
-                let operands: Vec<Array> = own
-                    .iter()
-                    .zip(free)
-                    .filter_map(|(array, free)| if *free { chosen.next() } else { Some(array) })
-                    .cloned()
-                    .collect();
+                let operand = |(array, free): (_, &bool)| if *free { chosen.next() } else { Some(array) };
+                let operands: Vec<Array> = own.iter().zip(free).filter_map(operand).cloned().collect();
                 if widely { gathered_widely(&operands) } else { self.primitive.emit(&operands) }
             };
             derivative(&at, more, &function)
@@ -367,7 +360,7 @@ impl StraightThrough {
     }
 }
 
-fn chosen<'o>(operands: &'o [Operand], free: &[bool]) -> impl Iterator<Item = &'o Operand> {
+fn chosen<'o, T>(operands: &'o [T], free: &[bool]) -> impl Iterator<Item = &'o T> {
     operands.iter().zip(free).filter(|(_, free)| **free).map(|(operand, _)| operand)
 }
 
