@@ -8,6 +8,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implici
 
 use crate::adapters::factors;
 use crate::adapters::lora::Lora;
+use crate::avals::axes::with_last;
 use crate::avals::checks::{check_children, check_float, checked, stored_shape};
 use crate::avals::dtypes::accumulator_dtype;
 use crate::families::adapter::Adapter;
@@ -285,8 +286,8 @@ impl Adapter for LoraSet {
         }
         let x = x.as_dtype(accumulator)?;
         let [left, right] = self.factors(accumulator)?;
-        let (parts, mut shape) = (left.dim(0), x.shape().to_vec());
-        let rows: i32 = shape.iter().rev().skip(1).product();
+        let parts = left.dim(0);
+        let rows: i32 = x.shape().iter().rev().skip(1).product();
         if rows % parts != 0 {
             return Err(Error::invalid(
                 format!("{rows} rows are not {parts} parts of one length, each with an adapter of its own"),
@@ -294,9 +295,6 @@ impl Adapter for LoraSet {
             ));
         }
         let result = x.reshape(&[parts, rows / parts, x.dim(-1)])?.matmul(left)?.matmul(&right)?;
-        if let Some(last) = shape.last_mut() {
-            *last = right.dim(-1);
-        }
-        Ok(result.reshape(&shape)?)
+        Ok(result.reshape(&with_last(x.shape(), &[right.dim(-1)]))?)
     }
 }

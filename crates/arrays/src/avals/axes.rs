@@ -65,6 +65,11 @@ pub(crate) fn swapped(shape: &[i32]) -> Vec<i32> {
     shape
 }
 
+/// The shape with other extents in the place of its last one.
+pub(crate) fn with_last(shape: &[i32], last: &[i32]) -> Vec<i32> {
+    [&shape[..shape.len().saturating_sub(1)], last].concat()
+}
+
 /// The elements of an array of this shape.
 pub(crate) fn extent(shape: &[i32]) -> usize {
     shape.iter().map(|&extent| extent as usize).product()

@@ -67,9 +67,7 @@ fn named(text: &str) -> Result<AnyFormat> {
 /// The names of all formats of this program, sorted: those of Tacit, and those that were registered beside them.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
-    let mut names: Vec<&str> = inventory::iter::<FormatEntry>().map(|entry| entry.name).collect();
-    names.sort_unstable();
-    names
+    forms().into_iter().map(|(name, _)| name).collect()
 }
 
 /// The names of all formats, sorted, each with the texts that are read for it: `nf4:BLOCK or nf4:BLOCK:double`.

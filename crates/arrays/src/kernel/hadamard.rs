@@ -7,6 +7,7 @@ use tacit_kernels::{hadamard_matrix, hadamard_order};
 
 use super::gpu;
 use super::host::{Fallible, floats, floats_mut, single};
+use super::matmul::mapped;
 
 /// `x H` for `x: [.., n]`, in the dtype of `x` with sums in `f32`; `H` is that of [`tacit_kernels::hadamard`], and its own
 /// inverse and transpose.
@@ -89,10 +90,6 @@ impl Kernel for Hadamard {
     }
 
     fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Fallible<Mapped>> {
-        let mapped = || -> Fallible<Mapped> {
-            let axis = axes[0].ok_or("no input is mapped")?;
-            Ok((vec![hadamard(&inputs[0].move_axis(axis as i32, 0)?)?], vec![0]))
-        };
-        Some(mapped())
+        mapped(inputs, axes, |x, _| hadamard(x))
     }
 }

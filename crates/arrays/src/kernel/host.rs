@@ -26,10 +26,6 @@ pub(super) fn rows_of(shape: &[i32]) -> usize {
     shape.iter().rev().skip(1).map(|&extent| extent as usize).product()
 }
 
-pub(super) fn with_columns(shape: &[i32], columns: usize) -> Vec<i32> {
-    [&shape[..shape.len().saturating_sub(1)], &[columns as i32]].concat()
-}
-
 pub(super) fn floats<'a>(input: &'a Input<'_>) -> Fallible<Floats<'a>> {
     Ok(match input.aval().dtype {
         Dtype::Float16 => Floats::F16(input.elements()?),

@@ -5,8 +5,9 @@ use tacit_core::kernel::{Fallback, Input, Kernel, Mapped, Output, apply, permit_
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::{Codes, Matrix, Orientation, Scales};
 
-use super::host::{Fallible, floats_mut, rows_of, single, with_columns};
+use super::host::{Fallible, floats_mut, rows_of, single};
 use super::int8_rows::{Int8Rows, no_int8_derivative};
+use crate::avals::axes::with_last;
 
 /// `x W^T` with a scale for each row of `W`, or `x W` without scales, for rows `x` of integers and `matrix: i8[.., k]`, whose rows are
 /// those of all its axes but the last: in `dtype`.
@@ -39,7 +40,7 @@ impl Kernel for Int8Product {
     fn output_avals(&self, inputs: &[Aval]) -> Fallible<Vec<Aval>> {
         let [n, k] = extents(&inputs[2].shape);
         let columns = if self.orientation == Orientation::Transposed { n } else { k };
-        Ok(vec![Aval::new(&with_columns(&inputs[0].shape, columns), self.dtype)])
+        Ok(vec![Aval::new(&with_last(&inputs[0].shape, &[columns as i32]), self.dtype)])
     }
 
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {

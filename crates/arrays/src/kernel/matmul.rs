@@ -6,10 +6,11 @@ use tacit_core::kernel::{Fallback, GpuBackend, Input, Kernel, Launch, Mapped, Ou
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::{KernelError, Orientation};
 
-use super::host::{Fallible, floats, floats_mut, int, rows_of, single, with_columns};
+use super::host::{Fallible, floats, floats_mut, int, rows_of, single};
 use super::parts::{gradients_of, product_tangent};
 use super::product_scale_gradients::product_scale_gradients;
 use super::{Layout, gpu, mlx_matmul};
+use crate::avals::axes::with_last;
 
 /// `x W^T` or `x W` for a stored `W: [n, k]` and `x: [.., depth]`, in the float type of `x`.
 ///
@@ -101,7 +102,7 @@ impl Kernel for Matmul {
     }
 
     fn output_avals(&self, inputs: &[Aval]) -> Fallible<Vec<Aval>> {
-        Ok(vec![Aval::new(&with_columns(&inputs[0].shape, self.columns()), inputs[0].dtype)])
+        Ok(vec![Aval::new(&with_last(&inputs[0].shape, &[self.columns() as i32]), inputs[0].dtype)])
     }
 
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
@@ -138,7 +139,7 @@ impl Kernel for Matmul {
                 let (groups, m) = groups.over(x.shape());
                 let matrices = oriented(groups.taken(&dense)?)?;
                 let entries = x.reshape(&[groups.matrices.len() as i32, m as i32, x.dim(-1)])?;
-                entries.matmul(matrices)?.reshape(&with_columns(x.shape(), self.columns()))?
+                entries.matmul(matrices)?.reshape(&with_last(x.shape(), &[self.columns() as i32]))?
             }
         };
         Ok(vec![y.as_dtype(inputs[0].dtype())?])
@@ -168,7 +169,7 @@ impl Kernel for Matmul {
     /// The product is linear in `x` and in the float children together.
     fn jvp(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Option<Fallible<Vec<Array>>> {
         let product = |x: &Array, children: &[Array]| apply_to(self.clone(), x, children);
-        let shape = with_columns(primals[0].shape(), self.columns());
+        let shape = with_last(primals[0].shape(), &[self.columns() as i32]);
         Some(product_tangent(primals, tangents, argnums, &shape, product))
     }
 

@@ -4,6 +4,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::primitives::{Add, AsType, Divide, Matmul, Multiply, Select, Softmax};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadcast_source, handler};
 
+use crate::avals::axes::with_last;
 use crate::avals::checks::decline_if;
 use crate::avals::dtypes::castable;
 use crate::families::linear::{Linear, scalar};
@@ -67,10 +68,7 @@ impl Scores {
         decline_if(!keys.is_transposed(), "the keys are not transposed")?;
         decline_if(!castable(q.dtype()), "only f32, bf16 and f16 are multiplied")?;
         let [.., columns] = keys.aval()?.shape[..] else { return Err(Error::decline("there are no matrices")) };
-        let mut aval = Aval::from(q);
-        if let Some(last) = aval.shape.last_mut() {
-            *last = columns;
-        }
+        let aval = Aval::new(&with_last(q.shape(), &[columns]), q.dtype());
         let q = q.as_dtype(Dtype::Float32)?;
         Ok(Self { q, keys: keys.into(), added: None, visible: None, hidden: None, factor: None, softmax: false, aval })
     }

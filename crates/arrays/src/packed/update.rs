@@ -6,6 +6,7 @@ use tacit_core::extra_ops::{dynamic_slice, dynamic_slice_update};
 use tacit_core::primitives::{DynamicSlice, DynamicSliceUpdate, ScatterAxis, SliceUpdate};
 use tacit_core::{Aval, Error, Result, Value, broadcast_source, handler};
 
+use crate::avals::axes::with_last;
 use crate::avals::checks::decline_if;
 use crate::families::packed::{Packed, Stored};
 use crate::packed::shape::reshaped;
@@ -17,9 +18,7 @@ pub(crate) fn packed_dynamic_slice(op: &DynamicSlice, array: &dyn Packed, start:
     let (shape, mut stored) = (rows.shape.clone(), rows.stored.clone());
     decline_if(op.slice_size.last() != shape.last(), "a row would be cut")?;
     rows.each(&mut stored, |child| {
-        let mut size = op.slice_size.clone();
-        last(&mut size, child.dim(-1));
-        dynamic_slice(&child, start, &op.axes, &size)
+        dynamic_slice(&child, start, &op.axes, &with_last(&op.slice_size, &[child.dim(-1)]))
     })?;
     reshaped(array, stored, &op.slice_size)
 }
@@ -158,11 +157,5 @@ impl WholeRows {
             stored.biases = Some(next()?);
         }
         Ok(())
-    }
-}
-
-fn last(shape: &mut [i32], extent: i32) {
-    if let Some(last) = shape.last_mut() {
-        *last = extent;
     }
 }

@@ -6,6 +6,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::primitives::{AsType, Gather, Multiply, Squeeze, Sum, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler};
 
+use crate::avals::axes::with_last;
 use crate::avals::checks::{check_float, check_made, check_transposed, decline_if, stored_shape};
 use crate::avals::dtypes::in_accumulator_dtype;
 use crate::families::cut::{Cut, cut};
@@ -115,11 +116,6 @@ fn check(aval: &Aval) -> Result<()> {
         ));
     }
     Ok(())
-}
-
-/// The shape with other extents in the place of its last one.
-fn with_last(shape: &[i32], last: &[i32]) -> Vec<i32> {
-    [&shape[..shape.len().saturating_sub(1)], last].concat()
 }
 
 fn places() -> Array {
