@@ -1,7 +1,10 @@
 //! Axes, ranges of them and extents.
 
+use mlx_rs::Array;
+use mlx_rs::error::Exception;
 use tacit_core::primitives::{Moving, Slice, TypedPrimitive};
 use tacit_core::{Aval, Error, Result};
+use tacit_kernels::Orientation;
 
 /// An axis counted from zero; `None` where there is no such axis.
 pub(crate) fn from_zero(axis: i32, rank: usize) -> Option<usize> {
@@ -63,6 +66,14 @@ pub(crate) fn swapped(shape: &[i32]) -> Vec<i32> {
         std::mem::swap(a, b);
     }
     shape
+}
+
+/// Stored matrices as they are multiplied from the left.
+pub(crate) fn oriented(matrices: &Array, orientation: Orientation) -> Result<Array, Exception> {
+    match orientation {
+        Orientation::Transposed => matrices.swap_axes(-1, -2),
+        Orientation::Plain => Ok(matrices.clone()),
+    }
 }
 
 /// The shape with other extents in the place of its last one.

@@ -10,7 +10,7 @@ use super::host::{Fallible, floats, floats_mut, int, single};
 use super::layout::scalar;
 use super::matmul::{Groups, grouped_matmul};
 use super::{Layout, derivatives, gpu};
-use crate::avals::axes::{broadcast_strides, walked};
+use crate::avals::axes::{broadcast_strides, oriented, walked};
 
 /// `softmax(q K^T + mask) V` in `f32`, for each entry of a batch.
 ///
@@ -164,11 +164,7 @@ impl Kernel for Attend {
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
         let result = self.by_products(inputs, |x, side, children, orientation| {
             let dense = self.groups.taken(&side.layout.decoded(children)?)?;
-            let right = match orientation {
-                Orientation::Transposed => dense.swap_axes(-1, -2)?,
-                Orientation::Plain => dense,
-            };
-            Ok(x.matmul(right)?)
+            Ok(x.matmul(oriented(&dense, orientation)?)?)
         })?;
         Ok(vec![result])
     }

@@ -10,7 +10,7 @@ use super::host::{Fallible, floats, floats_mut, int, rows_of, single};
 use super::parts::{gradients_of, product_tangent};
 use super::product_scale_gradients::product_scale_gradients;
 use super::{Layout, gpu, mlx_matmul};
-use crate::avals::axes::with_last;
+use crate::avals::axes::{oriented, with_last};
 
 /// `x W^T` or `x W` for a stored `W: [n, k]` and `x: [.., depth]`, in the float type of `x`.
 ///
@@ -129,15 +129,11 @@ impl Kernel for Matmul {
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
         let dense = self.layout.decoded(&inputs[1..])?;
         let x = inputs[0].as_dtype(Dtype::Float32)?;
-        let oriented = |dense: Array| match self.orientation {
-            Orientation::Transposed => dense.swap_axes(-1, -2),
-            Orientation::Plain => Ok(dense),
-        };
         let y = match &self.groups {
-            None => x.matmul(oriented(dense)?)?,
+            None => x.matmul(oriented(&dense, self.orientation)?)?,
             Some(groups) => {
                 let (groups, m) = groups.over(x.shape());
-                let matrices = oriented(groups.taken(&dense)?)?;
+                let matrices = oriented(&groups.taken(&dense)?, self.orientation)?;
                 let entries = x.reshape(&[groups.matrices.len() as i32, m as i32, x.dim(-1)])?;
                 entries.matmul(matrices)?.reshape(&with_last(x.shape(), &[self.columns() as i32]))?
             }

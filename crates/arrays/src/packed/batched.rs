@@ -106,9 +106,8 @@ impl Batched {
 
     /// The same codes and scales, read in another float type without the rounding of their own.
     pub(crate) fn read_in(&self, dtype: Dtype) -> Result<Self> {
-        let mut read = Self { inner: read_in(self.packed()?, dtype), ..self.clone() };
-        read.aval.dtype = dtype;
-        Ok(read)
+        let aval = Aval::new(&self.aval.shape, dtype);
+        Ok(Self { inner: read_in(self.packed()?, dtype), aval, ..self.clone() })
     }
 
     /// What a value is as a batch, if it is packed.
@@ -124,8 +123,9 @@ impl Batched {
         &self.aval.shape[..self.aval.shape.len() - 2]
     }
 
-    /// The same matrices for other entries.
-    fn with(&self, batch: &[i32], matrices: Vec<usize>) -> Self {
+    /// A batch of entries of this one, from the `first` on by these strides.
+    fn with(&self, batch: &[i32], strides: &[usize], first: usize) -> Self {
+        let matrices = walked(batch, strides, first).into_iter().map(|at| self.matrices[at]).collect();
         let matrix = &self.aval.shape[self.aval.shape.len() - 2..];
         let aval = Aval::new(&[batch, matrix].concat(), self.aval.dtype);
         Self { inner: self.inner.clone(), matrices, transposed: self.transposed, aval }
@@ -291,7 +291,19 @@ impl Linear for Batched {
 
     /// The batch in another order, the matrices transposed or not.
     fn transposed(&self, axes: &[i32]) -> Result<Value> {
-        transposed(self, axes)
+        let rank = axes.len() as i32;
+        let parts = axes.split_last_chunk::<2>().filter(|(_, last)| last.iter().all(|axis| *axis >= rank - 2));
+        let lost = || Error::decline("an axis of the matrices becomes one of the batch");
+        let (axes, last) = parts.ok_or_else(lost)?;
+        let all = strides(self.batch());
+        let batch: Vec<i32> = axes.iter().map(|&axis| self.batch()[axis as usize]).collect();
+        let strides: Vec<usize> = axes.iter().map(|&axis| all[axis as usize]).collect();
+        let mut result = self.with(&batch, &strides, 0);
+        if last[0] > last[1] {
+            result.transposed = !result.transposed;
+            result.aval.shape = swapped(&result.aval.shape);
+        }
+        result.simplified()
     }
 
     /// The cast of what is behind the view, where that is read as another type.
@@ -299,9 +311,7 @@ impl Linear for Batched {
         check_castable(dtype)?;
         let inner = implicit(&self.inner, |inner| inner.as_dtype(dtype))?;
         decline_if(inner.family::<dyn Packed>().is_none(), "a rounding must show")?;
-        let mut cast = Self { inner, ..self.clone() };
-        cast.aval.dtype = dtype;
-        Ok(cast.into())
+        Ok(Self { inner, aval: Aval::new(&self.aval.shape, dtype), ..self.clone() }.into())
     }
 }
 
@@ -311,7 +321,7 @@ pub(crate) fn batched_reshape(_op: &Reshaping, w: &Batched, results: &[Aval]) ->
     let shape = &results[0].shape;
     let matrix = &w.aval.shape[w.aval.shape.len() - 2..];
     match shape.split_last_chunk::<2>() {
-        Some((batch, last)) if last == matrix => w.with(batch, w.matrices.clone()).simplified(),
+        Some((batch, last)) if last == matrix => w.with(batch, &strides(batch), 0).simplified(),
         _ => Err(Error::decline("the matrices would be cut")),
     }
 }
@@ -323,27 +333,7 @@ pub(crate) fn broadcast(w: &Batched, shape: &[i32]) -> Result<Value> {
         return Err(Error::decline("rows or columns of the matrices are repeated"));
     };
     let own = [&vec![1; batch.len() - w.batch().len()], w.batch()].concat();
-    let matrices = walked(batch, &broadcast_strides(&own), 0).into_iter().map(|at| w.matrices[at]).collect();
-    w.with(batch, matrices).simplified()
-}
-
-pub(crate) fn transposed(w: &Batched, axes: &[i32]) -> Result<Value> {
-    let rank = axes.len() as i32;
-    let Some((axes, last)) = axes.split_last_chunk::<2>().filter(|(_, last)| last.iter().all(|axis| *axis >= rank - 2))
-    else {
-        return Err(Error::decline("an axis of the matrices becomes one of the batch"));
-    };
-    let all = strides(w.batch());
-    let batch: Vec<i32> = axes.iter().map(|&axis| w.batch()[axis as usize]).collect();
-    let strides: Vec<usize> = axes.iter().map(|&axis| all[axis as usize]).collect();
-    let matrices = walked(&batch, &strides, 0).into_iter().map(|at| w.matrices[at]).collect();
-    let mut result = w.with(&batch, matrices);
-    if last[0] > last[1] {
-        let rank = result.aval.shape.len();
-        result.transposed = !result.transposed;
-        result.aval.shape.swap(rank - 2, rank - 1);
-    }
-    result.simplified()
+    w.with(batch, &broadcast_strides(&own), 0).simplified()
 }
 
 /// A part of the batch, and of the rows of each stored matrix.
@@ -355,9 +345,7 @@ pub(crate) fn batched_slice(op: &Slice, w: &Batched, results: &[Aval]) -> Result
     decline_if(results[0].shape[columns] != w.aval.shape[columns], "the rows of the stored matrices would be cut")?;
     let all = strides(w.batch());
     let first = op.start_indices.iter().zip(&all).map(|(&start, stride)| start as usize * stride).sum();
-    let batch = &results[0].shape[..rank - 2];
-    let matrices = walked(batch, &all, first).into_iter().map(|at| w.matrices[at]).collect();
-    let mut part = w.with(batch, matrices);
+    let mut part = w.with(&results[0].shape[..rank - 2], &all, first);
     if results[0].shape[rows] != w.aval.shape[rows] {
         let array = w.packed()?;
         let mut stop = array.stored().aval.shape;

@@ -10,7 +10,7 @@ use crate::avals::checks::decline_if;
 use crate::avals::dtypes::{check_castable, holds};
 use crate::families::linear::{Factor, Linear, Product, dense_operand};
 use crate::families::packed::{Packed, read_in};
-use crate::packed::batched::{self, Batched};
+use crate::packed::batched::Batched;
 use crate::packed::factor;
 use crate::packed::products::{gathered, product, products_by_index};
 use crate::views::cast::Cast;
@@ -54,7 +54,7 @@ impl<T: Packed> Linear for T {
         if axes.len() > 2
             && let Ok(batch) = Batched::whole(self)
         {
-            return batched::transposed(&batch, axes);
+            return batch.transposed(axes);
         }
         decline_if(!swapped(axes).is_sorted(), "only the last two axes are transposed as a view")?;
         let mut stored = self.stored();

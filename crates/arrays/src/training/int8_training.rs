@@ -6,6 +6,7 @@ use tacit_core::transform::{Differentiable, apply};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 use tacit_kernels::Orientation;
 
+use crate::avals::axes::oriented;
 use crate::avals::checks::{check_children, check_float, check_key, checked, decline_if};
 use crate::families::linear::{Linear, Product};
 use crate::families::packed::Packed;
@@ -229,11 +230,8 @@ impl Weight {
             return Ok(None);
         }
         let orientation = if stored.transposed { Orientation::Transposed } else { Orientation::Plain };
-        let master = straight.map(|straight| match orientation {
-            Orientation::Transposed => straight.master().swap_axes(0, 1),
-            Orientation::Plain => Ok(straight.master().clone()),
-        });
-        let (codes, scales, master) = (codes.clone(), scales.clone(), master.transpose()?);
+        let master = straight.map(|straight| oriented(straight.master(), orientation)).transpose()?;
+        let (codes, scales) = (codes.clone(), scales.clone());
         Ok(Some(Self { layout, codes, scales, master, orientation }))
     }
 
@@ -323,10 +321,7 @@ impl Differentiable for Products {
             gradients[0] = apply(&[gradients[0].clone(), primals[MASTER].clone()], FirstOrder)?.swap_remove(0);
             let rows = rounded(Orientation::Transposed, Some(x_units), of_w.as_ref())?;
             let gradient = int8_product(&rows, x_codes, None, primals[MASTER].dtype())?;
-            gradients[MASTER] = match self.orientation {
-                Orientation::Transposed => gradient,
-                Orientation::Plain => gradient.swap_axes(0, 1)?,
-            };
+            gradients[MASTER] = oriented(&gradient, self.orientation.transposed())?;
         }
         Ok(gradients)
     }
@@ -362,27 +357,18 @@ impl Products {
     fn along(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Result<Vec<Array>> {
         let [x, codes, scales] = self.operands(primals)?;
         let rows = Int8Rows::nearest(x, Orientation::Plain, None)?;
-        let mut sum: Option<Array> = None;
-        if let Some(tangent) = tangent_at(0, tangents, argnums) {
-            sum = Some(kernel::matmul(&tangent, self.layout, &[codes.clone(), scales.clone()], self.orientation)?);
-        }
-        if let Some(tangent) = tangent_at(MASTER, tangents, argnums).filter(|_| self.is_trained) {
-            let tangent = match self.orientation {
-                Orientation::Transposed => tangent.swap_axes(0, 1)?,
-                Orientation::Plain => tangent,
-            };
+        let of_x = tangent_at(0, tangents, argnums)
+            .map(|tangent| kernel::matmul(&tangent, self.layout, &[codes.clone(), scales.clone()], self.orientation));
+        let of_w = tangent_at(MASTER, tangents, argnums).filter(|_| self.is_trained).map(|tangent| -> Result<Array> {
             let rounded = rows.codes.as_dtype(Dtype::Float32)?.multiply(rows.units.expand_dims(-1)?)?;
-            let product = rounded.as_dtype(x.dtype())?.matmul(&tangent)?.as_dtype(x.dtype())?;
-            sum = Some(match sum {
-                Some(sum) => sum.add(product)?,
-                None => product,
-            });
-        }
-        let zeros = |like: &Array| ops::zeros_like(like);
-        let tangent = match sum {
-            Some(sum) => sum,
-            None => zeros(&self.forward(primals)?[0])?,
+            let product = rounded.as_dtype(x.dtype())?.matmul(oriented(&tangent, self.orientation)?)?;
+            Ok(product.as_dtype(x.dtype())?)
+        });
+        let tangent = match (of_x.transpose()?, of_w.transpose()?) {
+            (Some(of_x), Some(of_w)) => of_x.add(of_w)?,
+            (Some(tangent), None) | (None, Some(tangent)) => tangent,
+            (None, None) => ops::zeros_like(&self.forward(primals)?[0])?,
         };
-        Ok(vec![tangent, zeros(&rows.codes)?, zeros(&rows.units)?])
+        Ok(vec![tangent, ops::zeros_like(&rows.codes)?, ops::zeros_like(&rows.units)?])
     }
 }
