@@ -108,9 +108,9 @@ fn merged(adapter: &dyn Adapter, format: Option<&AnyFormat>) -> Result<Merged> {
     let still = Value::from(adapter.with_key(None)?);
     let adapter = still.family::<dyn Adapter>().unwrap_or(adapter);
     let base = adapter.base();
-    let change = distances(&[&still, base])?;
+    let (change, before) = distances(&[&still, base])?;
     if let Some(format) = format
-        && change.apart == 0.0
+        && change == 0.0
         && format.stores(within_products(base))
     {
         return Ok(Merged { value: base.clone(), loss: MergeLoss { relative: 0.0, change: 0.0, of_change: 0.0 } });
@@ -125,12 +125,8 @@ fn merged(adapter: &dyn Adapter, format: Option<&AnyFormat>) -> Result<Merged> {
     let value = rounding_as(base, value)?;
     // The dense array is what the adapter stands for: what rows by themselves are off by is no loss of the merge.
     let exact = matches!(within_products(&value), Value::Dense(_)) && format.is_none();
-    let lost = if exact { Distance { apart: 0.0, size: 0.0 } } else { distances(&[&value, &still])? };
-    let loss = MergeLoss {
-        relative: ratio(lost.apart, lost.size),
-        change: ratio(change.apart, change.size),
-        of_change: ratio(lost.apart, change.apart),
-    };
+    let (lost, size) = if exact { (0.0, 0.0) } else { distances(&[&value, &still])? };
+    let loss = MergeLoss { relative: ratio(lost, size), change: ratio(change, before), of_change: ratio(lost, change) };
     Ok(Merged { value, loss })
 }
 
@@ -148,18 +144,11 @@ fn ratio(part: f64, whole: f64) -> f64 {
     if part == 0.0 { 0.0 } else { part / whole }
 }
 
-struct Distance {
-    /// `|first - second|`.
-    apart: f64,
-    /// `|second|`.
-    size: f64,
-}
-
 /// Elements that are compared at a time.
 const PART: i32 = 1 << 20;
 
-/// The distance of two matrices of one shape, by some rows at a time.
-fn distances(values: &[&Value; 2]) -> Result<Distance> {
+/// `|first - second|` and `|second|` of two matrices of one shape, by some rows at a time.
+fn distances(values: &[&Value; 2]) -> Result<(f64, f64)> {
     let shape = values[0].aval()?.shape;
     let &[n, k] = shape.as_slice() else {
         return Err(Error::invalid(format!("{} is no matrix", values[0]), "merge adapters of matrices"));
@@ -175,7 +164,7 @@ fn distances(values: &[&Value; 2]) -> Result<Distance> {
         apart += squares(&first.subtract(&second)?)?;
         size += squares(&second)?;
     }
-    Ok(Distance { apart: apart.sqrt(), size: size.sqrt() })
+    Ok((apart.sqrt(), size.sqrt()))
 }
 
 fn squares(array: &Array) -> Result<f64> {

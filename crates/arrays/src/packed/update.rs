@@ -6,7 +6,7 @@ use tacit_core::extra_ops::{dynamic_slice, dynamic_slice_update};
 use tacit_core::primitives::{DynamicSlice, DynamicSliceUpdate, ScatterAxis, SliceUpdate};
 use tacit_core::{Aval, Error, Result, Value, broadcast_source, handler};
 
-use crate::avals::axes::with_last;
+use crate::avals::axes::{extent, with_last};
 use crate::avals::checks::decline_if;
 use crate::families::packed::{Packed, Stored};
 use crate::packed::shape::reshaped;
@@ -14,12 +14,10 @@ use crate::packed::shape::reshaped;
 /// The part that begins where an array says, cut out of codes and scales.
 #[handler]
 pub(crate) fn packed_dynamic_slice(op: &DynamicSlice, array: &dyn Packed, start: &Array) -> Result<Value> {
-    let rows = WholeRows::new(array)?;
-    let (shape, mut stored) = (rows.shape.clone(), rows.stored.clone());
-    decline_if(op.slice_size.last() != shape.last(), "a row would be cut")?;
-    rows.each(&mut stored, |child| {
-        dynamic_slice(&child, start, &op.axes, &with_last(&op.slice_size, &[child.dim(-1)]))
-    })?;
+    let stored = whole_rows(array)?;
+    decline_if(op.slice_size.last() != stored.aval.shape.last(), "a row would be cut")?;
+    let size = |child: &Array| with_last(&op.slice_size, &[child.dim(-1)]);
+    let stored = each(stored, |child| dynamic_slice(&child, start, &op.axes, &size(&child)))?;
     reshaped(array, stored, &op.slice_size)
 }
 
@@ -80,15 +78,13 @@ fn updated(
     update: &Value,
     mut write: impl FnMut(&Array, &Array) -> Result<Array>,
 ) -> Result<Value> {
-    let rows = WholeRows::new(array)?;
-    let (shape, mut stored) = (rows.shape.clone(), rows.stored.clone());
-    let new = update.aval()?;
+    let stored = whole_rows(array)?;
+    let (shape, new) = (stored.shape(), update.aval()?);
     if new.shape.contains(&0) || new.shape.last() != shape.last() {
         return Err(Error::decline(format!("{new} is no whole rows of {}", stored.aval)));
     }
-    let new = WholeRows { shape: new.shape, stored: encoded(array, update)? };
-    let mut children = new.children()?.into_iter();
-    rows.each(&mut stored, |child| {
+    let mut children = laid(&encoded(array, update)?)?.into_iter();
+    let stored = each(stored, |child| {
         let rows = children.next().ok_or_else(|| Error::decline("the rows have other children"))?;
         // Scales may be narrower in one array than in another: `f32` holds the numbers of both.
         let dtype = if child.dtype() == rows.dtype() { rows.dtype() } else { Dtype::Float32 };
@@ -112,50 +108,39 @@ fn encoded(array: &dyn Packed, update: &Value) -> Result<Stored> {
     Ok(stored)
 }
 
-/// The children of an array each of whose rows is a whole number of blocks.
-struct WholeRows {
-    shape: Vec<i32>,
-    stored: Stored,
+/// An array each of whose rows is a whole number of blocks; every other one declines.
+fn whole_rows(array: &dyn Packed) -> Result<Stored> {
+    let stored = array.stored();
+    let shape = stored.shape();
+    let whole = shape.last().is_some_and(|&row| row > 0 && (row as usize).is_multiple_of(stored.unit()));
+    if stored.transposed || shape.len() < 2 {
+        return Err(Error::decline(format!("{} has no rows", Aval::new(&shape, stored.aval.dtype))));
+    }
+    decline_if(!whole, "a row is no whole number of blocks")?;
+    decline_if(stored.scales.as_ref().is_some_and(Value::is_implicit), "the scales are packed themselves")?;
+    decline_if(stored.global_scale.is_some(), "the scales are relative to a magnitude of the whole array")?;
+    Ok(stored)
 }
 
-impl WholeRows {
-    fn new(array: &dyn Packed) -> Result<Self> {
-        let stored = array.stored();
-        let shape = stored.shape();
-        let whole = shape.last().is_some_and(|&row| row > 0 && (row as usize).is_multiple_of(stored.unit()));
-        if stored.transposed || shape.len() < 2 {
-            return Err(Error::decline(format!("{} has no rows", Aval::new(&shape, stored.aval.dtype))));
-        }
-        decline_if(!whole, "a row is no whole number of blocks")?;
-        decline_if(stored.scales.as_ref().is_some_and(Value::is_implicit), "the scales are packed themselves")?;
-        decline_if(stored.global_scale.is_some(), "the scales are relative to a magnitude of the whole array")?;
-        Ok(Self { shape, stored })
-    }
+/// The children with the axes of the array, whose last one is what a child has of a row.
+fn laid(stored: &Stored) -> Result<Vec<Array>> {
+    let shape = stored.shape();
+    let rows = extent(&shape[..shape.len() - 1]).max(1);
+    let children = [Some(&stored.codes), stored.scales.as_ref().and_then(Value::as_dense), stored.biases.as_ref()];
+    let laid = |child: &Array| Ok(child.reshape(&with_last(&shape, &[(child.size() / rows) as i32]))?);
+    children.into_iter().flatten().map(laid).collect()
+}
 
-    /// A child with the axes of the array, whose last one is what the child has of a row.
-    fn laid(&self, child: &Array) -> Result<Array> {
-        let outer = &self.shape[..self.shape.len() - 1];
-        let rows: i32 = outer.iter().product();
-        Ok(child.reshape(&[outer, &[(child.size() / rows.max(1) as usize) as i32]].concat())?)
+/// The array with what `f` makes of each child in its place.
+fn each(mut stored: Stored, f: impl FnMut(Array) -> Result<Array>) -> Result<Stored> {
+    let mut results = laid(&stored)?.into_iter().map(f);
+    let mut next = || results.next().unwrap_or_else(|| Err(Error::decline("a child is missing")));
+    stored.codes = next()?;
+    if stored.scales.is_some() {
+        stored.scales = Some(next()?.into());
     }
-
-    fn children(&self) -> Result<Vec<Array>> {
-        let scales = self.stored.scales.as_ref().and_then(Value::as_dense);
-        let children = [Some(&self.stored.codes), scales, self.stored.biases.as_ref()];
-        children.into_iter().flatten().map(|child| self.laid(child)).collect()
+    if stored.biases.is_some() {
+        stored.biases = Some(next()?);
     }
-
-    /// Puts what `f` makes of each child in its place in `stored`.
-    fn each(&self, stored: &mut Stored, mut f: impl FnMut(Array) -> Result<Array>) -> Result<()> {
-        let mut results = self.children()?.into_iter().map(&mut f);
-        let mut next = || results.next().unwrap_or_else(|| Err(Error::decline("a child is missing")));
-        stored.codes = next()?;
-        if stored.scales.is_some() {
-            stored.scales = Some(next()?.into());
-        }
-        if stored.biases.is_some() {
-            stored.biases = Some(next()?);
-        }
-        Ok(())
-    }
+    Ok(stored)
 }

@@ -1,6 +1,6 @@
 //! What every [`Linear`] array becomes by structural ops: what its type says, or a view around it.
 
-use mlx_rs::{Array, Dtype};
+use mlx_rs::Array;
 use tacit_core::primitives::{
     AsType, Broadcast, BroadcastAxes, Concatenate, Divide, Multiply, Negative, Slice, Transpose,
 };
@@ -65,14 +65,13 @@ pub(crate) fn linear_slice(op: &Slice, array: &dyn ImplicitArray, results: &[Ava
 /// The array in another type: the type's own, or a [`Cast`].
 #[handler]
 pub(crate) fn linear_astype(op: &AsType, array: &dyn ImplicitArray) -> Result<Value> {
-    or_view(array, |own| own.cast(op.dtype), || cast(array, op.dtype))
-}
-
-fn cast(array: &dyn ImplicitArray, dtype: Dtype) -> Result<Value> {
-    let own = array.aval()?.dtype;
-    check_castable(dtype)?;
-    check_castable(own)?;
-    Cast::view(viewed(array)?, own, dtype)
+    let view = || {
+        let own = array.aval()?.dtype;
+        check_castable(op.dtype)?;
+        check_castable(own)?;
+        Cast::view(viewed(array)?, own, op.dtype)
+    };
+    or_view(array, |own| own.cast(op.dtype), view)
 }
 
 /// The other sign: the type's own, or a [`Scaled`].
