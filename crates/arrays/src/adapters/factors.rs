@@ -23,7 +23,6 @@ pub(crate) fn is_output(axis: usize, transposed: bool) -> bool {
     (axis == 0) != transposed
 }
 
-/// The elements of a range along an axis of a factor.
 pub(crate) fn factor(array: &Array, axis: i32, range: &Range<i32>) -> Result<Array> {
     cut(&array.into(), axis, range.clone())?.dense()
 }

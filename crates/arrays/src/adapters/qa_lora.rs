@@ -53,7 +53,6 @@ pub struct QaLora {
     /// The left factor, `[out, r]`.
     #[implicit(get)]
     b: Array,
-    /// The bits of an `f32`.
     #[implicit(aux)]
     alpha: u32,
     #[implicit(aux)]

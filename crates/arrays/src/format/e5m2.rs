@@ -26,7 +26,6 @@ impl From<usize> for E5m2 {
     }
 }
 
-/// The value of each byte.
 static VALUES: [f32; 256] = {
     let mut values = [0.0; 256];
     let mut byte = 0;

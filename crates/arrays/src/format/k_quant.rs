@@ -54,7 +54,6 @@ impl KQuant {
     }
 }
 
-/// Elements of a super-block.
 const SUPER: usize = 256;
 
 impl Format for KQuant {

@@ -2,7 +2,6 @@
 
 pub use tacit_kernels::ScaleRule;
 
-/// Elements that share a scale.
 pub(crate) const GROUP: usize = 32;
 
 pub(crate) fn rule_option(rule: ScaleRule) -> String {

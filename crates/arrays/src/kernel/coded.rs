@@ -22,7 +22,6 @@ enum Codes<'a> {
 }
 
 impl<'a> Coded<'a> {
-    /// The outputs of a kernel that quantizes.
     pub(super) fn new(outputs: &'a mut [Output<'_>]) -> Fallible<Self> {
         let [codes, more @ ..] = outputs else { return Err("codes are expected".into()) };
         let codes = match codes.aval().dtype {

@@ -172,7 +172,6 @@ fn rank(x: &Array, thresholds: &[f32]) -> Result<Array, Exception> {
     Ok(rank)
 }
 
-/// The half floats that `x` is rounded to.
 fn halves(dtype: Dtype, x: &Array, uniform: &Array) -> Result<Array, Exception> {
     let magnitude = |bits: &Array| bits.view_dtype(dtype)?.as_dtype(Dtype::Float32)?.abs();
     let (nearest, x) = (x.as_dtype(dtype)?.view_dtype(Dtype::Uint16)?, x.abs()?);

@@ -10,6 +10,7 @@ use super::host::{Fallible, floats, floats_mut, int, number, single, within};
 use super::parts::{gradients_of, product_tangent};
 use super::product_scale_gradients::product_scale_gradients;
 use super::{Layout, gpu};
+use crate::avals::axes::oriented;
 
 /// Matrices of one shape, each the rows behind those of the one before it.
 #[derive(Clone, Copy, Debug)]
@@ -74,10 +75,8 @@ impl Kernel for GatherMatmul {
             return Err(KernelError::Length { name: "stack", expected, actual, help }.into());
         }
         let StackLayout { rows, count, orientation } = self.stack;
-        let mut dense = rows.decoded(children)?.reshape(&[count as i32, self.stack.n(), rows.k as i32])?;
-        if orientation == Orientation::Transposed {
-            dense = dense.swap_axes(-1, -2)?;
-        }
+        let dense = rows.decoded(children)?.reshape(&[count as i32, self.stack.n(), rows.k as i32])?;
+        let dense = oriented(&dense, orientation)?;
         let (left, right) = (within(left, x.dim(0))?, within(right, count as i32)?);
         let result = ops::gather_mm(x.as_dtype(Dtype::Float32)?, dense, &left, &right, None)?;
         Ok(vec![result.as_dtype(x.dtype())?])

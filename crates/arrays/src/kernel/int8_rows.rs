@@ -80,10 +80,7 @@ impl Kernel for Int8Round {
             return Err("floats are expected, and perhaps factors".into());
         };
         let columns = x.aval().shape.last().copied().unwrap_or(1) as usize;
-        let factors = match factors {
-            [factors, ..] => Some(factors.elements()?),
-            [] => None,
-        };
+        let factors = factors.first().map(Input::elements).transpose()?;
         let rounding = Int8Rounding { columns, orientation: self.orientation, factors };
         Ok(rounding.round(floats(x)?, codes.elements()?, units.elements()?)?)
     }

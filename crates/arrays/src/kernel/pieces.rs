@@ -58,7 +58,6 @@ impl Unit {
 }
 
 impl Layout {
-    /// That of a piece of so many elements.
     pub(super) fn of_piece(self, elements: usize) -> Self {
         Self { n: 1, k: elements, ..self }
     }

@@ -171,7 +171,6 @@ impl Batched {
         Ok(self.into())
     }
 
-    /// The products of the entries of `x` with theirs.
     pub(crate) fn multiplied(&self, x: &Array) -> Result<Array> {
         self.fits(x)?;
         let array = self.packed()?;

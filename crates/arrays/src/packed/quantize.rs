@@ -88,7 +88,6 @@ impl<F: Format> PackedArray<F> {
         Ok(array)
     }
 
-    /// The array of what a kernel made.
     pub(crate) fn of_codes(results: Vec<Array>, format: F, global_scale: Option<Array>, aval: Aval) -> Result<Self> {
         let scheme = format.scheme();
         let mut results = results.into_iter();

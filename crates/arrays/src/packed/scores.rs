@@ -90,7 +90,6 @@ impl Scores {
         Ok(Self { q: f(&self.q)?, added, hidden, ..self.clone() }.into())
     }
 
-    /// The mask as the kernel takes it.
     fn hiding(&self) -> (Option<Hiding>, Vec<Array>) {
         let hiding = |mask: &Array, replaces| {
             let mut shape = vec![1; self.aval.shape.len() - mask.ndim()];

@@ -194,7 +194,6 @@ pub(crate) fn int8_training_broadcast(
     w.around(Repeated::view(matrix.clone(), &results[0].shape)?)
 }
 
-/// The matrix that is repeated for a batch, where one is.
 fn unrepeated(value: &Value) -> &Value {
     value.downcast::<Repeated>().map_or(value, Repeated::inner)
 }

@@ -53,7 +53,6 @@ impl Recorded {
         })
     }
 
-    /// The shape of the sums of `k` inputs.
     fn shape(self, k: i32) -> Vec<i32> {
         match self {
             Self::Products => vec![k, k],

@@ -113,7 +113,6 @@ fn halves(scheme: &Scheme, inputs: &[Aval], target: Target) -> Option<Parts> {
     })
 }
 
-/// Whether it is what random numbers are drawn by.
 fn is_key(aval: &Aval) -> bool {
     (aval.dtype, aval.size()) == (Dtype::Uint32, 2)
 }

@@ -73,7 +73,6 @@ impl Rule {
         Self { tables: String::new(), fields, statements: "  e.factor = 1.0f;\n".to_owned(), storage }
     }
 
-    /// Whether a block stores a byte, and not floats.
     pub(super) fn is_of_bytes(&self) -> bool {
         self.storage == "BYTES"
     }

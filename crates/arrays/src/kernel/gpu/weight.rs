@@ -64,7 +64,9 @@ impl Weight {
             return None;
         }
         let table = Table::new(&scheme.coding);
-        let mut writer = Writer::new(called, format!("{}_b{}", word(scheme.label), layout.block));
+        let label = format!("{}_b{}", word(scheme.label), layout.block);
+        let [tables, fields, statements] = [const { String::new() }; 3];
+        let mut writer = Writer { called, tables, fields, statements, names: Vec::new(), label };
         if let Some(values) = &table.values {
             writer.table("tacit_values", "entry_bits", values);
         }
@@ -140,11 +142,6 @@ struct Numbers {
 }
 
 impl Writer {
-    fn new(called: Called, label: String) -> Self {
-        let [tables, fields, statements] = [const { String::new() }; 3];
-        Self { called, tables, fields, statements, names: Vec::new(), label }
-    }
-
     /// A child that is read element by element, if it has so many of this type.
     fn field(&mut self, name: &'static str, kind: &str, child: &Aval, length: usize) -> Option<()> {
         let held = match child.dtype {
