@@ -190,17 +190,11 @@ impl Fitting {
     fn stored(&self, scales: &Array, biases: Option<&Array>) -> Result<FloatScales> {
         let rounded = kernel::rounded_scales(self.scheme.scaling, scales)?;
         let scales = kernel::float_scales(self.scheme.scaling, &rounded)?;
-        let narrow = |numbers: &Array| -> Result<Array> {
-            Ok(match self.dtype {
-                Some(dtype) => numbers.as_dtype(dtype)?,
-                None => numbers.clone(),
-            })
-        };
-        Ok(FloatScales {
-            scales: narrow(&scales)?,
-            biases: biases.map(narrow).transpose()?,
-            global_scale: self.global.clone(),
-        })
+        let stored = FloatScales { scales, biases: biases.cloned(), global_scale: self.global.clone() };
+        match self.dtype {
+            Some(dtype) => stored.mapped(|numbers| Ok(numbers.as_dtype(dtype)?)),
+            None => Ok(stored),
+        }
     }
 
     /// The sums of each block coded by these scales, as [`kernel::deviations`] has them.

@@ -3,7 +3,7 @@
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 
-use crate::avals::checks::{check_children, check_elements, check_groups, stored_shape};
+use crate::avals::checks::{self, check_children, check_elements, check_groups, stored_shape};
 use crate::families::cut::Cut;
 use crate::families::linear::Linear;
 use crate::families::packed::{Packed, Stored};
@@ -100,9 +100,7 @@ impl<F: Format> PackedArray<F> {
         let format = format.into();
         let transposed = format.by_columns();
         let format = format.on(&stored_shape(&aval, transposed)?);
-        let array = Self { transposed, ..Self::unchecked(parts, format, aval) };
-        array.check()?;
-        Ok(array)
+        checks::checked(Self { transposed, ..Self::unchecked(parts, format, aval) })
     }
 
     /// These parts, as they are stored.
@@ -146,9 +144,7 @@ impl<F: Format> PackedArray<F> {
 
     /// The same array with activations that are rounded, where the format has such products.
     fn rounding(self) -> Result<Self> {
-        let array = Self { int8_activations: true, ..self };
-        array.check()?;
-        Ok(array)
+        checks::checked(Self { int8_activations: true, ..self })
     }
 
     /// How the scales are quantized, where those of the format are so.

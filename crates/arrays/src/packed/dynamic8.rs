@@ -96,11 +96,8 @@ impl Dynamic8Array {
     /// The same codes in blocks of `block_size` elements, which divide the array's own, each with the scale of the whole.
     pub(crate) fn reblocked(&self, block_size: usize) -> Result<Self> {
         let count = self.codes.size().div_ceil(block_size);
-        Ok(Self {
-            absmax: each_repeated(&self.absmax, self.block_size / block_size, count)?,
-            block_size,
-            ..self.clone()
-        })
+        let absmax = each_repeated(&self.absmax, self.block_size / block_size, count)?;
+        Ok(Self { absmax, block_size, ..self.clone() })
     }
 
     /// The array after a linear map.

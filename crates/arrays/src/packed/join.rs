@@ -47,7 +47,7 @@ fn joined(first: &dyn Packed, rest: &[&dyn Packed], axis: usize) -> Result<Value
         parts.push(part.stored());
     }
     decline_if(parts.iter().any(|part| part.global_scale.is_some()), "each part has a global scale of its own")?;
-    let shape = stored.shape();
+    let mut shape = stored.shape();
     let (outer, unit) = (extent(&shape[..axis]), stored.unit());
     let extents: Vec<usize> = parts.iter().map(|part| extent(&part.shape()[axis..])).collect();
     let elements = outer.saturating_mul(extents.iter().sum());
@@ -72,7 +72,6 @@ fn joined(first: &dyn Packed, rest: &[&dyn Packed], axis: usize) -> Result<Value
     stored.codes = join(&|part| Some(part.codes.clone()))?;
     stored.biases = stored.biases.is_some().then(|| join(&|part| part.biases.clone())).transpose()?;
     stored.scales = scales;
-    let mut shape = shape;
     shape[axis] = parts.iter().map(|part| part.shape()[axis]).sum();
     reshaped(first, stored, &shape)
 }

@@ -4,6 +4,7 @@ use tacit_core::primitives::Reshaping;
 use tacit_core::{Aval, Error, Result, Value, handler};
 
 use crate::avals::axes::{extent, swapped};
+use crate::avals::checks::decline_if;
 use crate::families::packed::{Packed, Stored};
 use crate::packed::units::Supers;
 
@@ -14,14 +15,12 @@ pub(crate) fn packed_reshape(_op: &Reshaping, array: &dyn Packed, results: &[Ava
     let stored = array.stored();
     if stored.transposed {
         let matrices = |shape: &[i32]| shape.last_chunk::<2>().copied();
-        if matrices(shape) != matrices(&stored.aval.shape) {
-            return Err(Error::decline("the codes of a transposed view lie in another order"));
-        }
+        let is_other = matrices(shape) != matrices(&stored.aval.shape);
+        decline_if(is_other, "the codes of a transposed view lie in another order")?;
         return reshaped(array, stored, &swapped(shape));
     }
-    if stored.scheme.is_grouped() && shape.last().is_none_or(|&last| !(last as usize).is_multiple_of(stored.unit())) {
-        return Err(Error::decline("a group would be cut"));
-    }
+    let is_whole = shape.last().is_some_and(|&last| (last as usize).is_multiple_of(stored.unit()));
+    decline_if(stored.scheme.is_grouped() && !is_whole, "a group would be cut")?;
     reshaped(array, stored, shape)
 }
 
