@@ -185,7 +185,6 @@ pub enum Error {
         /// The primitive and its operands.
         call: String,
         /// What MLX said.
-        #[source]
         error: Box<Error>,
     },
 
@@ -193,7 +192,6 @@ pub enum Error {
     #[error("{error}\nnot given back: {lost}")]
     NotGivenBack {
         /// Why the function failed.
-        #[source]
         error: Box<Error>,
         /// What could not be given back, and why.
         lost: Box<Error>,
@@ -205,7 +203,6 @@ pub enum Error {
         /// Which node of how many, of what, and the primitive and its operands.
         node: String,
         /// Why.
-        #[source]
         error: Box<Error>,
     },
 
@@ -356,7 +353,7 @@ pub enum Error {
 
     /// The traced function failed with an error of its own.
     #[error("{}", text(&.0.to_string()))]
-    Function(#[source] Box<dyn std::error::Error + Send + Sync>),
+    Function(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl Error {

@@ -312,8 +312,6 @@ fn an_error_of_mlx_inside_a_handler_names_the_handler() {
     let found = error(implicit(double(), |x| Ok::<_, Error>(x.t())));
     assert!(matches!(&found, Error::Handler { handler, .. } if handler.name == "wrong_shapes"), "{found}");
     assert!(found.to_string().contains("which was given transpose[axes=(1,0)] of Double(f32[2,3])"), "{found}");
-    let source = std::error::Error::source(&found).expect("comes of MLX's").to_string();
-    assert!(source.starts_with("mlx: ") && !source.contains("handler"), "{source}");
 }
 
 #[test]

@@ -67,8 +67,6 @@ fn an_eager_run_names_the_node_that_failed_and_leaves_its_residents() {
         kernel finite failed: there is a NaN
         in: node 1 of 3 of running, finite f32[2]"#]]
     .assert_eq(&failed.to_string());
-    let source = std::error::Error::source(&failed).expect("comes of the kernel's");
-    assert_eq!(source.to_string(), "kernel finite failed: there is a NaN");
     assert_eq!(dense(running.resident("sum").expect("is set")), [1.0, 2.0]);
     assert_eq!(
         dense(running.run(&[("x", &vector(&[1.0, 1.0]))]).expect("runs").get("y").expect("is returned")),
