@@ -47,6 +47,7 @@ pub(crate) use part::own_part;
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.Sharded", family(Distributed))]
 pub struct Sharded {
+    /// The part of this rank.
     #[implicit(get)]
     part: Value,
     /// The axis along which the array is split.

@@ -226,7 +226,7 @@ fn a_reduction_without_shapes_may_be_over_axes_of_one_element() {
 #[test]
 fn ops_on_nothing_have_results() -> Result<()> {
     let (none, rows) = (of_ones(&[0]), of_ones(&[3, 0]));
-    let (w, scales, biases) = ops::quantize(&of_ones(&[2, 32]), 32, 4)?;
+    let (w, scales, biases) = ops::quantize(of_ones(&[2, 32]), 32, 4)?;
     let product = |x: &Array| ops::quantized_matmul(x, &w, &scales, &biases, true, 32, 4);
     let inverse = || with_stream(&Stream::cpu(), || linalg::inv(of_ones(&[2, 0, 0])));
     let cases: [(&str, Result<Array>, &[i32]); 12] = [

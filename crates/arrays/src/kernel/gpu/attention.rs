@@ -8,8 +8,8 @@ use tacit_core::Aval;
 use super::matrices::{Sequence, table};
 use super::source::{Parts, Target, float, size};
 use super::weight::{Called, Weight, short};
-use crate::avals::axes::gcd;
 use crate::kernel::{Attend, Hiding, Layout};
+use tacit_kernels::gcd;
 
 /// The most rows of queries for which each warp goes through tokens by itself.
 const FEW: usize = 32;
