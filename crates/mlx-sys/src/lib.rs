@@ -27,6 +27,9 @@
 //! another machine, build it there, or with `MLX_DIR` set to a path that exists on both. Before `main` the version of
 //! the loaded library is compared with the headers.
 //!
+//! Some ops check more than MLX does: what would end the process there, or read or write outside of an array, is an error of the
+//! op, or a result without elements or of zeros. `csrc/checked.h` has them all.
+//!
 //! Linux only: MLX's `compile` has the C++ compiler make kernels in the temporary folder, and loads what it finds
 //! there. Programs with this crate give it a folder of their own instead (mode 0700, under `jit` in the cache), without
 //! touching `TMPDIR`. `TACIT_MLX_TMPDIR` names another absolute path, of a folder that nobody else may write to, or is `keep`
