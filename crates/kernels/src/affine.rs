@@ -67,6 +67,7 @@ impl Affine {
 impl Format for Affine {
     type Stored = Line;
     type Scale = Unit;
+    /// The greatest code.
     type Ready<S: Simd> = f32;
 
     #[inline(always)]

@@ -53,6 +53,7 @@ impl Format for Symmetric {
     type Stored = f32;
     /// The reciprocal of the scale.
     type Scale = f32;
+    /// What the code of zero is.
     type Ready<S: Simd> = f32;
 
     #[inline(always)]

@@ -52,9 +52,12 @@ pub struct Dora {
     /// The magnitude of each row, `f32[out]`.
     #[implicit(get)]
     m: Array,
+    /// Which input features are dropped: `u32[2]`.
     key: Option<Array>,
+    /// The bits of an `f32`.
     #[implicit(aux)]
     alpha: u32,
+    /// The bits of the probability, an `f32`.
     #[implicit(aux)]
     dropout: u32,
     #[implicit(aux)]

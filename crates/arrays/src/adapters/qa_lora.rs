@@ -53,6 +53,7 @@ pub struct QaLora {
     /// The left factor, `[out, r]`.
     #[implicit(get)]
     b: Array,
+    /// The bits of an `f32`.
     #[implicit(aux)]
     alpha: u32,
     #[implicit(aux)]

@@ -57,6 +57,7 @@ struct Fitting {
     block: usize,
     /// What the scales are stored as, where the format has biases.
     dtype: Option<Dtype>,
+    /// What NVFP4's scales are relative to.
     global: Option<Array>,
 }
 

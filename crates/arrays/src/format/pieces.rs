@@ -128,6 +128,7 @@ impl RowPieces {
     }
 }
 
+/// The rows of a piece of an array.
 fn rows(aval: &Aval) -> i32 {
     let Some((&all, inner)) = aval.shape.split_first() else { return 1 };
     let width: usize = inner.iter().map(|&extent| extent as usize).product::<usize>().max(1);

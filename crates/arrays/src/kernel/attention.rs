@@ -24,9 +24,11 @@ pub(crate) struct Attend {
     pub(crate) hiding: Option<Hiding>,
 }
 
+/// Keys or values.
 #[derive(Clone)]
 pub(crate) struct StoredTokens {
     pub(crate) layout: Layout,
+    /// How many children there are.
     pub(crate) children: usize,
 }
 
@@ -36,6 +38,7 @@ pub(crate) struct Hiding {
     pub(crate) replaces: bool,
     /// The shape of the mask, in which every extent is that of the scores or 1.
     pub(crate) shape: Vec<i32>,
+    /// The shape of the scores.
     pub(crate) scores: Vec<i32>,
 }
 

@@ -19,6 +19,7 @@ pub(crate) fn int8_product(x: &Int8Rows, matrix: &Array, scales: Option<&Array>,
 
 pub(super) struct Int8Product {
     pub(super) orientation: Orientation,
+    /// That of the result.
     pub(super) dtype: Dtype,
 }
 

@@ -34,6 +34,7 @@ pub(super) fn product_scale_gradients(
 pub(super) struct ProductScaleGradients {
     /// The rows of all matrices, of whose scales nothing is read.
     pub(super) rows: Layout,
+    /// How many there are.
     pub(super) count: usize,
 }
 

@@ -72,6 +72,7 @@ fn grouped(mask: &Array, groups: [i32; 2]) -> Result<Array> {
     Ok(mask.reshape(&[batch, &groups, &[*m, *tokens]].concat())?)
 }
 
+/// The least finite number.
 fn least(dtype: Dtype) -> Result<Array> {
     let number = match dtype {
         Dtype::Float16 => half::f16::MIN.to_f32(),

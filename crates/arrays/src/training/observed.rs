@@ -205,6 +205,7 @@ impl Observed {
         Ok(Some(self.aval.shape[first]))
     }
 
+    /// The axis of the weight that an axis is.
     fn axis(&self, axis: usize) -> Result<usize> {
         self.axes[axis].ok_or_else(|| part(&self.aval))
     }

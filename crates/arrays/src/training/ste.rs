@@ -260,6 +260,7 @@ enum Role {
 struct StraightThrough {
     primitive: Primitive,
     roles: Vec<Role>,
+    /// Those of the results.
     avals: Vec<Aval>,
     /// The results on the first arguments, which are there before the custom function is.
     results: RefCell<Option<Vec<Array>>>,

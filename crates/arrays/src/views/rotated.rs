@@ -143,6 +143,7 @@ impl Rotated {
         }
     }
 
+    /// The axes behind the rotated one.
     fn behind(&self) -> usize {
         self.aval.shape.len() - 1 - self.axis
     }

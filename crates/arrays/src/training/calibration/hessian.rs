@@ -60,6 +60,7 @@ impl Hessian {
         Ok(Self { upper, alive: Array::from_slice(&alive, &[k]), order })
     }
 
+    /// The inverse of a block on the diagonal.
     pub(super) fn inverse(block: &Array) -> Result<Array> {
         let inverse = with_stream(&Stream::cpu(), || linalg::tri_inv(block, Some(true)))?;
         transforms::eval([&inverse])?;
