@@ -125,19 +125,18 @@ impl Scene<'_> {
 
     /// Compiled once and called for each salt.
     pub(super) fn compiled(&self, passes: Passes, salts: &[u64]) -> Result<Vec<Outcome>, String> {
-        let f = self.function(false)?;
-        let mut compiled = compile_with(options(passes), move |args: Vec<Array>| f(args));
+        let mut compiled = compiling(self.function(false)?, options(passes));
         salts
             .iter()
             .map(|&salt| {
                 let given = self.inputs(false, salt)?;
                 if salt == 1 {
-                    let results = compiled.call(&given).and_then(|results| dense(&results));
+                    let results = compiled(&given);
                     // Buffers that nobody holds any more are written into.
                     drop(given);
                     return Ok(evaluated(results));
                 }
-                untouched(&given, || evaluated(compiled.call(&given).and_then(|results| dense(&results))))
+                untouched(&given, || evaluated(compiled(&given)))
             })
             .collect()
     }
@@ -152,7 +151,7 @@ impl Scene<'_> {
             let f = self.function(false)?;
             let expected = evaluated(called(&f, &scene.inputs(false, 0)?));
             let made = compiled(&scene.inputs(false, 0)?);
-            match (made, expected) {
+            match (evaluated(made), expected) {
                 (Ok(made), Ok(expected)) if exact => same(&made, &expected),
                 (Ok(made), Ok(expected)) => avals(&made, &expected),
                 (Err(_), Err(_)) => Ok(()),
@@ -198,7 +197,8 @@ impl Scene<'_> {
         let f = self.program.function(body, false);
         let given = dense_ones(self.inputs(false, 0)?)?;
         let Ok(expected) = evaluated(called(&f, &given)) else { return Ok(()) };
-        let erred = Erred::of(Box::new(|| Ok(vec![compiling(f.clone(), options(only_perturbed()))(&given)])))?;
+        let erred =
+            Erred::of(Box::new(|| Ok(vec![evaluated(compiling(f.clone(), options(only_perturbed()))(&given))])))?;
         erred
             .near(0, results, &expected, Granted { least: Class::Near, units: 256.0, rounded_zeros: true })
             .map_err(|what| format!("with dense arrays in the place of implicit ones: {what}"))
@@ -313,7 +313,7 @@ impl Scene<'_> {
             let made = compiled(&self.inputs(false, 0)?);
             let place =
                 |what| format!("with a node that {}, call {call}: {what}", if trips { "fails" } else { "failed" });
-            match (made, eager) {
+            match (evaluated(made), eager) {
                 // A compiled function may need less than the eager one: what it gives then is what it gave.
                 (Ok(made), _) => same(&made, first.get_or_insert_with(|| made.clone())).map_err(place)?,
                 (Err(_), Err(_)) => {}
@@ -337,10 +337,10 @@ pub(super) fn options(passes: Passes) -> CompileOptions {
     CompileOptions { passes, constants: Constants::Allow, ..CompileOptions::default() }
 }
 
-/// The function compiled: what a call of it gives.
-pub(super) fn compiling(f: Function, options: CompileOptions) -> impl FnMut(&[Value]) -> Outcome {
+/// The function compiled: what a call of it gives. Its caller evaluates that, while it holds the inputs or once it does not.
+pub(super) fn compiling(f: Function, options: CompileOptions) -> impl FnMut(&[Value]) -> Result<Vec<Array>> {
     let mut compiled = compile_with(options, move |args: Vec<Array>| f(args));
-    move |given| evaluated(compiled.call(given).and_then(|results| dense(&results)))
+    move |given| compiled.call(given).and_then(|results| dense(&results))
 }
 
 pub(super) fn called(f: &Function, given: &[Value]) -> Result<Vec<Array>> {

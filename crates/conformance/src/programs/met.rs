@@ -84,8 +84,9 @@ impl Scene<'_> {
         Erred::of(Box::new(move || {
             runs.set(runs.get() + 1);
             let mut compiled = compiling(self.dense_function(Some(runs.get()))?, options(only_perturbed()));
-            let outcomes =
-                [0, 1].map(|salt| Ok::<_, String>(compiled(&self.dense_inputs(false, salt, Some(runs.get()))?)));
+            let outcomes = [0, 1].map(|salt| -> Result<Outcome, String> {
+                Ok(evaluated(compiled(&self.dense_inputs(false, salt, Some(runs.get()))?)))
+            });
             outcomes.into_iter().collect::<Result<Outcomes, String>>()
         }))
     }
@@ -123,7 +124,7 @@ impl Scene<'_> {
         failing.set(self.program.steps.len().checked_sub(1));
         let f = self.program.function(self.program.body(self.inputs(true, 0)?, failing.clone()), false);
         let mut compiled = compiling(f, options(Passes::All));
-        let mut call = || -> Result<Outcome, String> { Ok(compiled(&self.inputs(false, 0)?)) };
+        let mut call = || -> Result<Outcome, String> { Ok(evaluated(compiled(&self.inputs(false, 0)?))) };
         if failing.get().is_some() && call()?.is_ok() {
             return Err("the function fails and the call does not".to_owned());
         }
@@ -136,21 +137,22 @@ impl Scene<'_> {
     fn shapeless(&self, expected: &Outcome, erred: &Erred<'_>) -> Result<(), String> {
         let Ok(expected) = expected else { return Ok(()) };
         let options = CompileOptions { shapeless: true, ..options(Passes::All) };
-        let mut run = compiling(self.function(false)?, options);
+        let mut compiled = compiling(self.function(false)?, options);
+        let mut run = |given: Vec<Value>| evaluated(compiled(&given));
         let near = |found: Outcome| match found {
             Ok(found) => erred.near(0, &found, expected, GRANTED).map_err(|what| format!("without shapes: {what}")),
             Err(_) => Ok(()),
         };
-        near(run(&self.inputs(false, 0)?))?;
+        near(run(self.inputs(false, 0)?))?;
         if let Some(longer) = self.program.longer() {
             let other = Scene { program: &longer, subjects: self.subjects };
-            if let (Ok(found), Ok(expected)) = (run(&other.inputs(false, 0)?), other.on_dense(0)?) {
+            if let (Ok(found), Ok(expected)) = (run(other.inputs(false, 0)?), other.on_dense(0)?) {
                 let erred = other.erred_on_dense()?;
                 let near = erred.near(0, &found, &expected, GRANTED);
                 near.map_err(|what| format!("without shapes, with one row more in\n{longer}\n{what}"))?;
             }
         }
-        near(run(&self.inputs(false, 0)?))
+        near(run(self.inputs(false, 0)?))
     }
 }
 
