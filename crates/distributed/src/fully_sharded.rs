@@ -188,7 +188,7 @@ pub(crate) fn own_part(array: &Array, rank: usize, size: usize) -> Result<Array>
     let [from, to] = [rank, rank + 1].map(|rank| (rank * length).min(array.size()));
     let part = flat.try_index(from as i32..to as i32)?;
     let rest = (length - (to - from)) as i32;
-    // Either is a copy.
+    // Either is a copy: a slice of an evaluated array would hold all of it.
     if rest > 0 {
         return Ok(ops::concatenate(&[&part, &ops::zeros_dtype(&[rest], array.dtype())?], 0)?);
     }
