@@ -93,6 +93,7 @@ fn unfit(report: &Report, paths: &[String]) -> Vec<String> {
 mod tests {
     use expect_test::expect;
     use mlx_rs::{Array, random};
+    use tacit_arrays::TrainedCodes;
 
     use super::*;
     use crate::small_decoder::config;
@@ -118,7 +119,8 @@ mod tests {
         let drawn = |seed| -> Result<Array> {
             let mut model = Model::new(Decoder::new(&config(32)?)?)?;
             model.set(path, weight.clone())?;
-            prepared(model, path, "int8+stochastic", seed)?.get(path)?.dense()
+            let value = prepared(model, path, "int8+stochastic", seed)?.get(path)?;
+            Ok(value.downcast::<TrainedCodes>().expect("it is trained as codes").key().clone())
         };
         let (first, again, other) = (drawn(0)?, drawn(0)?, drawn(1)?);
         assert!(first.eq_values(&again)? && !first.eq_values(&other)?);

@@ -4,6 +4,8 @@ use mlx_rs::{Array, random};
 use tacit_core::compile::{CompileOptions, Constants, compile_with};
 use tacit_core::{Error, Result};
 
+use crate::turns;
+
 fn square(side: i32, seed: u64) -> Result<Array> {
     let x = random::normal::<f32>(&[side, side], None, None, &random::key(seed)?)?;
     let x = x.divide(Array::from_f32(side as f32))?;
@@ -105,6 +107,7 @@ fn what_a_function_gives_to_another_compiled_one_is_told_as_captured() -> Result
 /// Rows of a megabyte, as the logits of a large vocabulary are, with a few that are likely and many that hardly are.
 #[test]
 fn the_logarithm_of_a_long_sum_of_exponentials_counts_its_small_terms() -> Result<()> {
+    let _turn = turns::of_memory();
     let mut of = compile_with(CompileOptions::default(), |x: Array| x.logsumexp_axis(-1, false));
     let x = random::normal::<f32>(&[2, 262_144], None, None, &random::key(3)?)?.multiply(Array::from_f32(2.0))?;
     x.eval()?;
