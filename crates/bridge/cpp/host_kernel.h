@@ -111,7 +111,7 @@ class HostKernel : public Primitive {
       output.set_data(mlx::core::allocator::malloc(output.nbytes()));
       encoder.set_output_array(output);
     }
-    dispatch(inputs, {}, outputs, outputs.front(), {});
+    dispatch(inputs, {}, outputs, outputs.front(), nullptr);
   }
 
   void eval_gpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
@@ -214,7 +214,7 @@ class HostKernel : public Primitive {
   // told of a failure holds `watched`; `kept` lives until then.
   void dispatch(
       const std::vector<array>& inputs, std::vector<Residents> residents, const std::vector<array>& outputs,
-      const array& watched, std::vector<std::shared_ptr<array::Data>> kept) {
+      const array& watched, std::shared_ptr<const void> kept) {
     auto& encoder = mlx::core::cpu::get_command_encoder(stream());
     std::vector<array> reads, writes;
     reads.reserve(inputs.size());

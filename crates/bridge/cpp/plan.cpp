@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <stdexcept>
 
+#include "description.h"
 #include "graph.h"
 #include "host_kernel.h"
 #include "main_thread.h"
@@ -21,6 +23,53 @@ namespace {
 struct Results {
   std::vector<std::optional<array>> arrays;
 };
+
+// The memory of the results of a plan, which its task holds until it has run.
+using Kept = std::vector<std::shared_ptr<array::Data>>;
+
+// Those of the tasks of a stream that have not run yet.
+class Queued {
+ public:
+  using All = std::vector<std::shared_ptr<const Kept>>;
+
+  static All on(mlx::core::Stream stream) {
+    std::lock_guard lock(mutex());
+    auto& queued = by_stream()[stream.index];
+    std::erase_if(queued, [](const auto& kept) { return kept.expired(); });
+    All all;
+    for (const auto& each : queued) {
+      if (auto kept = each.lock()) {
+        all.push_back(std::move(kept));
+      }
+    }
+    return all;
+  }
+
+  static void add(mlx::core::Stream stream, const std::shared_ptr<const Kept>& kept) {
+    std::lock_guard lock(mutex());
+    by_stream()[stream.index].push_back(kept);
+  }
+
+ private:
+  // Streams may run until the very end of the process.
+  static std::mutex& mutex() {
+    static auto& mutex = *new std::mutex;
+    return mutex;
+  }
+  static std::map<int, std::vector<std::weak_ptr<const Kept>>>& by_stream() {
+    static auto& by_stream = *new std::map<int, std::vector<std::weak_ptr<const Kept>>>;
+    return by_stream;
+  }
+};
+
+// Whether nobody but its owner will look at an array once the tasks that are queued have run.
+bool is_donatable_behind(const array& value, const Queued::All& queued) {
+  const auto& data = value.data_shared_ptr();
+  auto holds = [&](const auto& kept) { return std::find(kept->begin(), kept->end(), data) != kept->end(); };
+  // The array itself and the reference that was asked for.
+  return description(value).use_count() == 2 &&
+      data.use_count() == 1 + std::count_if(queued.begin(), queued.end(), holds);
+}
 
 // Whether a kernel can read the elements where they are; they are there.
 bool lies_row_by_row(const array& value) {
@@ -77,20 +126,27 @@ class PlanKernel : public HostKernel {
 
   void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
     auto& encoder = mlx::core::cpu::get_command_encoder(stream());
-    auto made = begun(inputs);
-    std::vector<std::shared_ptr<array::Data>> kept;
+    auto& all = outputs.front();
+    std::vector<size_t> taken;
+    auto made = begun(inputs, Queued::on(stream()), &taken);
+    auto kept = std::make_shared<Kept>();
     for (auto& result : made) {
       encoder.set_output_array(result);
-      kept.push_back(result.data_shared_ptr());
+      kept->push_back(result.data_shared_ptr());
     }
     // A copy: what holds the graph, as a compiled function that has captured a result, may run it again.
-    dispatch(inputs, residents_, made, outputs.front(), std::move(kept));
-    give(std::move(made), outputs.front());
+    dispatch(inputs, residents_, made, all, kept);
+    Queued::add(stream(), kept);
+    // MLX holds the memory of inputs until the task has run, and a plan that is begun before could not write into it.
+    for (auto number : taken) {
+      all.inputs()[number] = face_->prototypes.front();
+    }
+    give(std::move(made), all);
   }
 
   // Runs the plan on this thread, and gives its failure, if it fails; `all` is its node.
   Failure run_here(array& all) {
-    auto made = begun(all.inputs());
+    auto made = begun(all.inputs(), {}, nullptr);
     auto failure = failure_of(rust_, all.inputs(), residents_, made);
     give(std::move(made), all);
     return failure;
@@ -138,8 +194,9 @@ class PlanKernel : public HostKernel {
     return numbers;
   }
 
-  // The memory of the results, some of it that of inputs.
-  std::vector<array> begun(const std::vector<array>& inputs) const {
+  // The memory of the results, some of it that of inputs, whose numbers go to `taken`; tasks that are queued run before this plan.
+  std::vector<array> begun(
+      const std::vector<array>& inputs, const Queued::All& queued, std::vector<size_t>* taken) const {
     std::vector<array> made;
     for (const auto& prototype : face_->prototypes) {
       made.emplace_back(prototype.shape(), prototype.dtype(), nullptr, std::vector<array>{});
@@ -154,8 +211,11 @@ class PlanKernel : public HostKernel {
       auto lies_alike = given.shape() == result.shape() && lies_row_by_row(given) && given.data_size() == given.size();
       // As MLX has it: a small part of a large buffer would keep all of that.
       auto is_most = given.buffer_size() <= result.nbytes() + 16384;
-      if (lies_alike && is_most && given.is_donatable()) {
+      if (lies_alike && is_most && is_donatable_behind(given, queued)) {
         result.copy_shared_buffer(given);
+        if (taken != nullptr) {
+          taken->push_back(numbers[from]);
+        }
       }
     }
     for (auto& result : made) {

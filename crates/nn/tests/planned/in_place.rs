@@ -51,6 +51,37 @@ fn a_step_of_adam_takes_no_memory_for_new_weights_and_moments() -> Result<()> {
     Ok(())
 }
 
+/// As a loop does that begins the next step before it reads the loss of this one.
+#[test]
+fn steps_that_are_begun_behind_each_other_take_no_memory_either() -> Result<()> {
+    let _turn = turns::of_memory();
+    let (mut own, mut eager) = (start()?, start()?);
+    let mut compiled = compile_with_state(CompileOptions::default(), step);
+    let weight = 4 * (WIDTH * WIDTH) as usize;
+    let x = random::normal::<f32>(&[8, WIDTH], None, None, &random::key(7)?)?;
+    for call in 0..4 {
+        memory::reset_peak_memory()?;
+        let before = memory::active_memory()?;
+        let losses = (0..3)
+            .map(|_| {
+                let loss = compiled.call(&mut own, &x)?.dense()?;
+                tree::async_eval(&(&own, &loss))?;
+                Ok(loss)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        tree::eval(&(&own, &losses))?;
+        let more = memory::peak_memory()?.saturating_sub(before);
+        assert!(call < 2 || more < weight, "{more} bytes more in round {call}, where a weight has {weight}");
+        for loss in losses {
+            let expected = step(&mut eager, x.clone())?;
+            tree::eval(&(&eager, &expected))?;
+            let (loss, expected) = (loss.item_exact::<f32>(), expected.item_exact::<f32>());
+            assert!((loss - expected).abs() <= 1e-4 * expected, "round {call}: {loss} and {expected}");
+        }
+    }
+    Ok(())
+}
+
 type Loss = fn(&mut Model<nn::Linear>, Array) -> Result<Array>;
 
 /// What a gradient computes again or reads from codes, a function of the model whose result nobody has asked for when the step runs, and
