@@ -22,7 +22,7 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, memory};
 use tacit::arrays::Gptq;
 use tacit::io::Tensors;
-use tacit::model::{Missing, Observations};
+use tacit::model::Missing;
 use tacit::prelude::*;
 
 use bert::{Bert, Config, Pooling};
@@ -43,7 +43,8 @@ struct Options {
     /// rules; with several, each in turn
     #[arg(long, value_delimiter = ',', default_value = "nf4:64")]
     weights: Vec<String>,
-    /// A file with sentences, one a line, of what the encoder is for: codes are chosen by GPTQ for what it computes on them
+    /// A file with sentences, one a line, such as the encoder is for: the codes of the linear layers are chosen by GPTQ for
+    /// what it computes on them
     #[arg(long, value_name = "FILE")]
     calibrate: Option<PathBuf>,
     /// The sentences of a batch
@@ -63,6 +64,10 @@ struct Options {
 /// The text of an error with the file that it is about.
 fn named(file: &Path, error: &dyn Display) -> String {
     format!("{}: {error}", file.display())
+}
+
+fn read(file: &Path) -> Outcome<String> {
+    fs::read_to_string(file).map_err(|error| named(file, &error).into())
 }
 
 /// The JSON of a file that need not be there.
@@ -98,29 +103,48 @@ fn encoder(folder: &Path) -> Outcome<Model<Bert>> {
     Ok(model)
 }
 
-/// The model with its weights held as `weights` says: the rules in a file, or one format for all linear weights.
-fn held(model: Model<Bert>, weights: &str, seen: Option<&Observations>) -> Outcome<Model<Bert>> {
-    let (pattern, rules) = match Path::new(weights) {
-        _ if weights == "f32" => return Ok(model),
+/// The rules in a file, or one format for all linear weights.
+fn rules(weights: &str) -> Outcome<(&'static str, Rules)> {
+    Ok(match Path::new(weights) {
         file if file.extension().is_some() => ("*", Rules::load(file)?),
         _ => (LINEAR, Rules::new().quantize(LINEAR, weights)?),
-    };
-    Ok(match seen {
-        Some(seen) => model.quantize_observed(pattern, &rules, seen, &Gptq::default().with_refits(2)?)?,
-        None => model.quantize(pattern, &rules)?,
     })
 }
 
-/// What the linear weights are multiplied with while the encoder embeds the sentences of `file`.
-fn observed(file: &Path, folder: &Path, text: &Text, batch: usize) -> Outcome<Observations> {
-    let sentences = text.tokens(&lines(&fs::read_to_string(file).map_err(|error| named(file, &error))?))?;
-    let bar = progress("calibration", sentences.len(), "sentences")?;
-    let seen = encoder(folder)?.observe(LINEAR, |model| {
-        let run = |batch: &bert::Batch| Ok(model.run(|bert| bert.embed(batch))?);
-        text.embedded(&sentences, batch, &bar, run).map_err(Error::Function)
-    })?;
-    bar.finish_and_clear();
-    Ok(seen)
+/// The model with its weights held as `weights` says.
+fn held(model: Model<Bert>, weights: &str) -> Outcome<Model<Bert>> {
+    if weights == "f32" {
+        return Ok(model);
+    }
+    let (pattern, rules) = rules(weights)?;
+    Ok(model.quantize(pattern, &rules)?)
+}
+
+/// The same, with codes that GPTQ chooses by what the encoder computes on sentences: layer by layer, so that those of a layer make
+/// up for the errors of the layers before.
+fn calibrated(
+    mut model: Model<Bert>,
+    weights: &str,
+    text: &Text,
+    sentences: &[Tokens],
+    batch: usize,
+) -> Outcome<Model<Bert>> {
+    let (_, rules) = rules(weights)?;
+    let method = Gptq::default().with_refits(2)?;
+    let paths = model.avals().into_keys();
+    let layers = paths.filter_map(|path| path.strip_prefix("layers.")?.split_once('.')?.0.parse::<usize>().ok());
+    let last = layers.max();
+    for layer in last.into_iter().flat_map(|last| 0..=last) {
+        let weights = LINEAR.replacen('*', &layer.to_string(), 1);
+        let bar = progress(&format!("layer {layer}"), sentences.len(), "sentences")?;
+        let seen = model.observe(&*weights, |model| {
+            let run = |batch: &bert::Batch| Ok(model.run(|bert| bert.embed(batch))?);
+            text.embedded(sentences, batch, &bar, run).map_err(Error::Function)
+        })?;
+        bar.finish_and_clear();
+        model = model.quantize_observed(&*weights, &rules, &seen, &method)?;
+    }
+    Ok(model)
 }
 
 /// What an encoder made of the sentences, and what it took.
@@ -198,21 +222,24 @@ fn run(options: &Options) -> Outcome<()> {
     let text = Text::open(&folder)?;
     if options.finetune {
         let weights = options.weights.first().map_or("f32", String::as_str);
-        return finetune(held(encoder(&folder)?, weights, None)?, &text);
+        return finetune(held(encoder(&folder)?, weights)?, &text);
     }
     let input = match &options.file {
-        Some(file) => fs::read_to_string(file).map_err(|error| named(file, &error))?,
+        Some(file) => read(file)?,
         None => io::read_to_string(io::stdin())?,
     };
+    let seen = options.calibrate.as_ref().map(|file| text.tokens(&lines(&read(file)?))).transpose()?;
     let lines = lines(&input);
     if lines.is_empty() {
         return Err("there are no sentences: give one a line".into());
     }
     let sentences = text.tokens(&lines)?;
 
-    let seen = options.calibrate.as_ref().map(|file| observed(file, &folder, &text, options.batch)).transpose()?;
     let embed = |name: &str| {
-        let model = held(encoder(&folder)?, name, seen.as_ref())?;
+        let model = match &seen {
+            Some(seen) if name != "f32" => calibrated(encoder(&folder)?, name, &text, seen, options.batch)?,
+            _ => held(encoder(&folder)?, name)?,
+        };
         measured(model, name, &text, &sentences, options)
     };
     let float = embed("f32")?;
