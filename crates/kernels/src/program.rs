@@ -18,8 +18,10 @@ mod parts;
 mod plan;
 mod reduce;
 mod run;
+mod source;
 
 pub use data::{Data, DataMut, Kind};
 pub use op::{Op, Precision};
 pub use parts::Parts;
-pub use plan::{Extent, Map, Program, Source, Step, Value};
+pub use plan::{Extent, Program, Step, Value};
+pub use source::{Columns, Map, Source};

@@ -2,7 +2,8 @@
 
 use super::{
     Data, Extent, Program,
-    plan::{Action, Place},
+    plan::{Action, Place, Written},
+    source::Source,
 };
 use crate::KernelError;
 
@@ -11,9 +12,9 @@ impl Program {
     /// is made of that element of the input. Any choice of the pairs may lie so at once in which no result and no input is twice.
     ///
     /// ```
-    /// use tacit_kernels::program::{Data, DataMut, Kind, Map, Op, Precision, Program, Source, Step};
+    /// use tacit_kernels::program::{Columns, Data, DataMut, Kind, Map, Op, Precision, Program, Source, Step};
     ///
-    /// let source = Source { kind: Kind::F32, map: Map { wide: true, divisor: 1, modulus: 1 } };
+    /// let source = Source { kind: Kind::F32, map: Map { columns: Columns::All, divisor: 1, modulus: 1 } };
     /// let square = Step { op: Op::Square, operands: [0; 3], precision: Precision::Single };
     /// let program = Program::new([1, 2], vec![source], &[], &[square], &[(1, Kind::F32)])?;
     /// assert_eq!(program.in_place(), [(0, 0)]);
@@ -31,10 +32,13 @@ impl Program {
 
     /// Whether a result may lie where an input does: block for block it is written once nothing reads the input any more.
     fn may_lie_in(&self, result: usize, input: usize) -> bool {
-        let (Some(&(extent, kind)), Some(source)) = (self.results.get(result), self.sources.get(input)) else {
+        let (Some(&Written { extent, kind, values }), Some(&Source { kind: read_as, map })) =
+            (self.results.get(result), self.sources.get(input))
+        else {
             return false;
         };
-        let is_alike = extent == Extent::Each && source.map.wide && source.map.is_own(self.rows) && kind == source.kind;
+        let is_alike =
+            extent == Extent::Each && values == 1 && map.is_wide() && map.is_whole(self.rows) && kind == read_as;
         let written = |action: &Action| matches!(action, Action::Store { result: stored, .. } if *stored == result);
         let written = self.actions.iter().position(written);
         let read = self.actions.iter().rposition(|action| action.reads(input));
@@ -67,12 +71,12 @@ impl Action {
 mod tests {
     use half::bf16;
 
-    use super::super::{DataMut, Kind, Map, Op, Precision, Source, Step};
+    use super::super::{Columns, DataMut, Kind, Map, Op, Precision, Step};
     use super::*;
     use crate::threads;
 
     fn source(kind: Kind, wide: bool, divisor: usize, modulus: usize) -> Source {
-        Source { kind, map: Map { wide, divisor, modulus } }
+        Source { kind, map: Map { columns: if wide { Columns::All } else { Columns::One }, divisor, modulus } }
     }
 
     fn step(op: Op, operands: [usize; 3]) -> Step {

@@ -1,9 +1,6 @@
 //! Programs on some of their elements.
 
-use super::{
-    Data, DataMut, Extent, Program,
-    plan::{Action, Source},
-};
+use super::{Data, DataMut, Extent, Program, plan::Action, source::Source};
 use crate::KernelError;
 
 /// How a program falls into parts that are computed by themselves.
@@ -24,15 +21,12 @@ impl Program {
     #[must_use]
     pub fn parts(&self) -> Option<Parts> {
         let (elements, unit) = (self.rows * self.columns, if self.is_elementwise() { 1 } else { self.columns });
-        let own = |source: &Source| {
-            let numbers = if source.map.wide { unit } else { 1 };
-            match source.map.modulus {
-                1 if !source.map.wide || self.rows > 1 => Some(None),
-                _ => source.map.is_own(self.rows).then_some(Some(numbers)),
-            }
+        let own = |source: &Source| match source.map.modulus {
+            1 if !source.map.is_wide() || self.rows > 1 => Some(None),
+            _ => source.map.is_own(self.rows).then_some(Some(source.map.pitch(unit))),
         };
         let inputs = self.sources.iter().map(own).collect::<Option<_>>()?;
-        let results = self.results.iter().map(|&(extent, _)| if extent == Extent::Each { unit } else { 1 }).collect();
+        let results = self.results.iter().map(|written| written.numbers(1, unit)).collect();
         (elements > 0).then_some(Parts { elements, unit, inputs, results })
     }
 
@@ -40,9 +34,9 @@ impl Program {
     /// other inputs. It computes the bits that [`run`](Self::run) does.
     ///
     /// ```
-    /// use tacit_kernels::program::{Data, DataMut, Kind, Map, Op, Precision, Program, Source, Step};
+    /// use tacit_kernels::program::{Columns, Data, DataMut, Kind, Map, Op, Precision, Program, Source, Step};
     ///
-    /// let source = Source { kind: Kind::F32, map: Map { wide: true, divisor: 1, modulus: 1 } };
+    /// let source = Source { kind: Kind::F32, map: Map { columns: Columns::All, divisor: 1, modulus: 1 } };
     /// let square = Step { op: Op::Square, operands: [0; 3], precision: Precision::Single };
     /// let program = Program::new([1, 1000], vec![source], &[], &[square], &[(1, Kind::F32)])?;
     /// let mut y = [0.0; 2];
@@ -58,21 +52,25 @@ impl Program {
         self.run_on(if self.is_elementwise() { [1, elements] } else { rows }, inputs, results)
     }
 
-    /// Whether each element depends on no other.
+    /// Whether each element depends on no other, and lies beside its neighbor in what is read and written.
     fn is_elementwise(&self) -> bool {
         let reduces = |action: &Action| matches!(action, Action::Apply { op, .. } if op.is_reduction());
-        let makes_rows = self.results.iter().any(|&(extent, _)| extent != Extent::Each);
-        self.rows == 1 && !makes_rows && !self.actions.iter().any(reduces)
+        let reads_parts = self.sources.iter().any(|source| source.map.is_part());
+        let makes_rows = self.results.iter().any(|written| written.extent != Extent::Each || written.values != 1);
+        self.rows == 1 && !reads_parts && !makes_rows && !self.actions.iter().any(reduces)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Kind, Map, Op, Precision, Step};
+    use super::super::{Columns, Kind, Map, Op, Precision, Step};
     use super::*;
 
     fn source(wide: bool, divisor: usize, modulus: usize) -> Source {
-        Source { kind: Kind::F32, map: Map { wide, divisor, modulus } }
+        Source {
+            kind: Kind::F32,
+            map: Map { columns: if wide { Columns::All } else { Columns::One }, divisor, modulus },
+        }
     }
 
     fn step(op: Op, operands: [usize; 3]) -> Step {
@@ -137,6 +135,32 @@ mod tests {
             assert_eq!(found, whole, "in parts of {part} rows");
         }
         assert!(program.run_part(100, &[Data::F32(&x), Data::F32(&of_rows), Data::F32(&bias)], Vec::new()).is_err());
+    }
+
+    #[test]
+    fn parts_of_rows_that_are_read_and_written_in_halves_are_those_of_the_whole() {
+        for rows in [1, 37] {
+            let columns = 9;
+            let half = |first| Map { columns: Columns::Part { first, of: 2 * columns }, divisor: 1, modulus: rows };
+            let sources = [0, columns].map(|first| Source { kind: Kind::F32, map: half(first) }).to_vec();
+            let steps = [step(Op::Add, [0, 1, 0]), step(Op::Subtract, [0, 1, 0])];
+            let program = Program::joining([rows, columns], sources, &[], &steps, &[(vec![3, 2], Kind::F32)]).unwrap();
+            let (elements, unit, numbers_of_a_row) = (rows * columns, columns, 2 * columns);
+            let inputs = vec![Some(numbers_of_a_row); 2];
+            let parts = Parts { elements, unit, inputs, results: vec![numbers_of_a_row] };
+            assert_eq!(program.parts(), Some(parts));
+            assert!(program.in_place().is_empty());
+            let x = numbers(2 * elements);
+            let mut whole = vec![0.0; 2 * elements];
+            program.run(&[Data::F32(&x), Data::F32(&x)], vec![DataMut::F32(&mut whole)]).unwrap();
+            for part in [1, 5, 37] {
+                let mut found = vec![0.0; 2 * elements];
+                for (x, y) in x.chunks(part * numbers_of_a_row).zip(found.chunks_mut(part * numbers_of_a_row)) {
+                    program.run_part(x.len() / 2, &[Data::F32(x), Data::F32(x)], vec![DataMut::F32(y)]).unwrap();
+                }
+                assert_eq!(found, whole, "in parts of {part} rows");
+            }
+        }
     }
 
     #[test]

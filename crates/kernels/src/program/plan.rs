@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
-use super::{Kind, Op, Precision};
+use super::{
+    Kind, Op, Precision,
+    source::{Columns, Source},
+};
 use crate::{KernelError, matrix::product};
 
 /// A value of a program: the inputs come first, then the constants, then one for each step.
@@ -17,33 +20,6 @@ pub enum Extent {
     Row,
     /// An element.
     Each,
-}
-
-/// Which of an input's numbers belong to row `r`: those of its own row `r / divisor % modulus`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Map {
-    /// Whether the input has `columns` numbers a row, and not one.
-    pub wide: bool,
-    /// Rows of the domain that follow one another and share a row of the input.
-    pub divisor: usize,
-    /// Rows of the input.
-    pub modulus: usize,
-}
-
-impl Map {
-    /// Whether each of so many rows has one of its own.
-    pub(super) fn is_own(self, rows: usize) -> bool {
-        self.divisor == 1 && self.modulus == rows
-    }
-}
-
-/// An input of a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Source {
-    /// Its element type.
-    pub kind: Kind,
-    /// Which of its numbers go where.
-    pub map: Map,
 }
 
 /// One op on values that come before it; operands behind those that the op has are not looked at.
@@ -81,20 +57,38 @@ pub(super) enum Action {
         extent: Extent,
         register: usize,
     },
+    /// Writes a value of a result: the one `at` this place of those that are side by side in its rows.
     Store {
         place: Place,
         extent: Extent,
         result: usize,
+        at: usize,
     },
+}
+
+/// What a result has of each row or element.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Written {
+    pub(super) extent: Extent,
+    pub(super) kind: Kind,
+    /// The values that are side by side in its rows.
+    pub(super) values: usize,
+}
+
+impl Written {
+    /// The numbers of so many rows, or of their elements.
+    pub(super) fn numbers(self, rows: usize, elements: usize) -> usize {
+        if self.extent == Extent::Each { elements * self.values } else { rows }
+    }
 }
 
 /// A straight-line program over rows.
 ///
 /// ```
-/// use tacit_kernels::program::{Data, DataMut, Kind, Map, Op, Precision, Program, Source, Step};
+/// use tacit_kernels::program::{Columns, Data, DataMut, Kind, Map, Op, Precision, Program, Source, Step};
 ///
 /// // Each row divided by its sum.
-/// let source = Source { kind: Kind::F32, map: Map { wide: true, divisor: 1, modulus: 2 } };
+/// let source = Source { kind: Kind::F32, map: Map { columns: Columns::All, divisor: 1, modulus: 2 } };
 /// let steps = vec![
 ///     Step { op: Op::Sum, operands: [0; 3], precision: Precision::Single },
 ///     Step { op: Op::Divide, operands: [0, 1, 0], precision: Precision::Single },
@@ -110,7 +104,7 @@ pub struct Program {
     pub(super) rows: usize,
     pub(super) columns: usize,
     pub(super) sources: Vec<Source>,
-    pub(super) results: Vec<(Extent, Kind)>,
+    pub(super) results: Vec<Written>,
     /// What registers hold from the start of a task on.
     pub(super) constants: Vec<(usize, f32)>,
     /// Loads of what is the same for all blocks.
@@ -140,27 +134,57 @@ impl Program {
     ///
     /// # Errors
     /// An operand that does not come before its step, a reduction of what is not [`Extent::Each`], an input with more rows
-    /// than the domain, or an integer as a result.
+    /// than the domain or with rows that end before its part of them, or an integer as a result.
     pub fn new(
-        [rows, columns]: [usize; 2],
+        size: [usize; 2],
         sources: Vec<Source>,
         constants: &[f32],
         steps: &[Step],
         results: &[(Value, Kind)],
     ) -> Result<Self, KernelError> {
+        let results: Vec<_> = results.iter().map(|&(value, kind)| (vec![value], kind)).collect();
+        Self::joining(size, sources, constants, steps, &results)
+    }
+
+    /// Checks a program as [`new`](Self::new) does. A row of a result has the rows of its values, side by side.
+    ///
+    /// ```
+    /// use tacit_kernels::program::{Columns, Data, DataMut, Kind, Map, Op, Precision, Program, Source, Step};
+    ///
+    /// // The halves of each row, added and subtracted.
+    /// let half = |first| Map { columns: Columns::Part { first, of: 4 }, divisor: 1, modulus: 2 };
+    /// let sources = [0, 2].map(|first| Source { kind: Kind::F32, map: half(first) }).to_vec();
+    /// let steps = [Op::Add, Op::Subtract].map(|op| Step { op, operands: [0, 1, 0], precision: Precision::Single });
+    /// let program = Program::joining([2, 2], sources, &[], &steps, &[(vec![2, 3], Kind::F32)])?;
+    /// let x = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
+    /// let mut y = [0.0; 8];
+    /// program.run(&[Data::F32(&x), Data::F32(&x)], vec![DataMut::F32(&mut y)])?;
+    /// assert_eq!(y, [4.0, 6.0, -2.0, -2.0, 12.0, 14.0, -2.0, -2.0]);
+    /// # Ok::<(), tacit_kernels::KernelError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and of several values one that is not [`Extent::Each`].
+    pub fn joining(
+        [rows, columns]: [usize; 2],
+        sources: Vec<Source>,
+        constants: &[f32],
+        steps: &[Step],
+        results: &[(Vec<Value>, Kind)],
+    ) -> Result<Self, KernelError> {
         let first = sources.len() + constants.len();
         let extents = extents([rows, columns], &sources, constants.len(), steps)?;
-        check_results(results, extents.len())?;
+        check_results(rows * columns, results, &extents)?;
         let extent = |value: Value| extents[value].max(Extent::Row);
         // Elements must lie in rows that are whole, where something is made of a row.
         let whole = steps.iter().any(|step| step.op.is_reduction())
-            || results.iter().any(|&(value, _)| extents[value] != Extent::Each);
+            || results.iter().any(|(values, _)| !matches!(values[..], [value] if extents[value] == Extent::Each));
 
         let mut registers = Registers::default();
         let mut places = Vec::with_capacity(extents.len());
         let mut loads = Vec::new();
         for (input, source) in sources.iter().enumerate() {
-            if source.kind == Kind::F32 && source.map.is_own(rows) && extents[input] != Extent::Whole {
+            if source.kind == Kind::F32 && source.map.is_whole(rows) && extents[input] != Extent::Whole {
                 places.push(Place::Input(input));
                 continue;
             }
@@ -181,8 +205,10 @@ impl Program {
         }
         let mut actions = Vec::new();
         let store = |value: Value, place: Place, actions: &mut Vec<Action>| {
-            for (result, _) in results.iter().enumerate().filter(|(_, (written, _))| *written == value) {
-                actions.push(Action::Store { place, extent: extent(value), result });
+            for (result, (values, _)) in results.iter().enumerate() {
+                for (at, _) in values.iter().enumerate().filter(|(_, written)| **written == value) {
+                    actions.push(Action::Store { place, extent: extent(value), result, at });
+                }
             }
         };
         for (value, &place) in places.iter().enumerate() {
@@ -230,7 +256,8 @@ impl Program {
         }
 
         let direct = places[..sources.len()].iter().filter(|place| matches!(place, Place::Input(_))).count();
-        let block = block([rows, columns], registers.count + direct + results.len(), whole);
+        let written: usize = results.iter().map(|(values, _)| values.len()).sum();
+        let block = block([rows, columns], registers.count + direct + written, whole);
         let once = |action: &Action| {
             let Action::Load { input, extent, .. } = action else { return false };
             *extent == Extent::Whole
@@ -238,12 +265,16 @@ impl Program {
         };
         let (prologue, mut all): (Vec<Action>, Vec<Action>) = loads.iter().copied().partition(once);
         all.append(&mut actions);
-        let cost = sources.len() + results.len() + steps.iter().map(|step| step.op.cost()).sum::<usize>();
+        let cost = sources.len() + written + steps.iter().map(|step| step.op.cost()).sum::<usize>();
+        let results = results.iter().map(|(values, kind)| {
+            let extent = if let [value] = values[..] { extent(value) } else { Extent::Each };
+            Written { extent, kind: *kind, values: values.len() }
+        });
         Ok(Self {
             rows,
             columns,
             sources,
-            results: results.iter().map(|&(value, kind)| (extent(value), kind)).collect(),
+            results: results.collect(),
             constants: filled,
             prologue,
             actions: all,
@@ -281,10 +312,14 @@ fn block([rows, columns]: [usize; 2], values: usize, whole: bool) -> [usize; 2] 
     [1, if whole { columns } else { max }]
 }
 
-fn check_results(results: &[(Value, Kind)], values: usize) -> Result<(), KernelError> {
-    for &(value, kind) in results {
-        if value >= values {
+fn check_results(elements: usize, results: &[(Vec<Value>, Kind)], extents: &[Extent]) -> Result<(), KernelError> {
+    for (values, kind) in results {
+        product(elements, values.len())?;
+        if let Some(value) = values.iter().find(|&&value| value >= extents.len()) {
             return Err(KernelError::Program { what: format!("has no value {value} to write") });
+        }
+        if values.len() != 1 && values.iter().any(|&value| extents[value] != Extent::Each) {
+            return Err(KernelError::Program { what: "writes side by side what is no row".to_owned() });
         }
         if matches!(kind, Kind::I32 | Kind::U32) {
             return Err(KernelError::Program { what: "writes integers".to_owned() });
@@ -307,9 +342,17 @@ fn extents(
                 what: format!("maps {rows} rows by {} and {} to input {i}", map.divisor, map.modulus),
             });
         }
-        extents.push(match map {
-            Map { wide: true, .. } => Extent::Each,
-            Map { modulus: 1, .. } => Extent::Whole,
+        if let Columns::Part { first, of } = map.columns {
+            product(rows, of)?;
+            if first > of || of - first < columns {
+                return Err(KernelError::Program {
+                    what: format!("reads {columns} columns from {first} on in rows of {of} of input {i}"),
+                });
+            }
+        }
+        extents.push(match map.modulus {
+            _ if map.is_wide() => Extent::Each,
+            1 => Extent::Whole,
             _ => Extent::Row,
         });
     }

@@ -66,10 +66,10 @@ impl Program {
                 let range = task * blocks / tasks..(task + 1) * blocks / tasks;
                 let start = self.begin(size, range.start);
                 let end = self.begin(size, range.end);
-                let own = rest.iter_mut().zip(&self.results).map(|(result, (extent, _))| match extent {
-                    Extent::Each => result.split_off(end.1 - start.1),
-                    _ => result.split_off(end.0 - start.0),
-                });
+                let own = rest
+                    .iter_mut()
+                    .zip(&self.results)
+                    .map(|(result, written)| result.split_off(written.numbers(end.0 - start.0, end.1 - start.1)));
                 Task { program: self, size, inputs, results: own.collect(), start, blocks: range }
             })
             .collect()
@@ -100,13 +100,13 @@ impl Program {
                 continue;
             };
             kind(found, source.kind)?;
-            let columns = if source.map.wide { size[1] } else { 1 };
             let rows = if source.map.is_own(self.rows) { size[0] } else { source.map.modulus };
-            check_length("an input", count, rows * columns, "the rows that its map gives it")?;
+            let numbers = rows * source.map.pitch(size[1]);
+            check_length("an input", count, numbers, "the rows that its map gives it")?;
         }
-        for (result, &(extent, expected)) in results.iter().zip(&self.results) {
-            kind(result.kind(), expected)?;
-            let numbers = if extent == Extent::Each { size[0] * size[1] } else { size[0] };
+        for (result, written) in results.iter().zip(&self.results) {
+            kind(result.kind(), written.kind)?;
+            let numbers = written.numbers(size[0], size[0] * size[1]);
             check_length("a result", result.len(), numbers, "one number for each row or element")?;
         }
         Ok(())
@@ -218,11 +218,20 @@ impl Task<'_, '_> {
                 }
                 registers[register] = out;
             }
-            Action::Store { place, extent, result } => {
+            Action::Store { place, extent, result, at } => {
                 let start = if extent == Extent::Each { self.start.1 } else { self.start.0 };
                 // Another result may be what is stored.
                 let mut own = mem::replace(&mut self.results[result], DataMut::F32(&mut []));
-                own.store(area.range(extent).start - start, self.numbers(place, area, extent, registers));
+                let (first, numbers) = (area.range(extent).start - start, self.numbers(place, area, extent, registers));
+                let values = self.program.results[result].values;
+                if values == 1 {
+                    own.store(first, numbers);
+                } else {
+                    // The block is of whole rows.
+                    for (row, numbers) in numbers.chunks_exact(area.width).enumerate() {
+                        own.store(first * values + (row * values + at) * area.width, numbers);
+                    }
+                }
                 self.results[result] = own;
             }
         }
@@ -257,7 +266,7 @@ impl Task<'_, '_> {
                 data.load(0, &mut value);
                 out.fill(value[0]);
             }
-            Extent::Each if map.is_own(self.program.rows) => {
+            Extent::Each if map.is_whole(self.program.rows) => {
                 let (start, out) = (area.range(extent).start, &mut out[..area.numbers(extent)]);
                 match *data {
                     Data::Result(result) => self.results[result].data().load(start - self.start.1, out),
@@ -266,12 +275,12 @@ impl Task<'_, '_> {
             }
             Extent::Each => {
                 for (row, out) in area.rows.clone().zip(out.chunks_exact_mut(area.columns.len())) {
-                    data.load(row / map.divisor % map.modulus * area.width + area.columns.start, out);
+                    data.load(map.begin(row, area.width) + area.columns.start, out);
                 }
             }
             Extent::Row => {
                 for (row, out) in area.rows.clone().zip(out) {
-                    data.load(row / map.divisor % map.modulus, std::slice::from_mut(out));
+                    data.load(map.begin(row, area.width), std::slice::from_mut(out));
                 }
             }
         }

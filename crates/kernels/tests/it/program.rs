@@ -4,7 +4,7 @@
 #![allow(clippy::float_cmp)]
 
 use half::{bf16, f16};
-use tacit_kernels::program::{Data, DataMut, Kind, Map, Op, Precision, Program, Source, Step};
+use tacit_kernels::program::{Columns, Data, DataMut, Kind, Map, Op, Precision, Program, Source, Step};
 use tacit_kernels::{Isa, threads};
 
 use crate::random::Random;
@@ -14,7 +14,7 @@ fn normal(len: usize, seed: u64) -> Vec<f32> {
 }
 
 fn each(rows: usize) -> Source {
-    Source { kind: Kind::F32, map: Map { wide: true, divisor: 1, modulus: rows } }
+    Source { kind: Kind::F32, map: Map { columns: Columns::All, divisor: 1, modulus: rows } }
 }
 
 fn step<const N: usize>(op: Op, operands: [usize; N]) -> Step {
@@ -129,9 +129,9 @@ fn elementary_functions_are_within_a_few_units_of_the_last_place() {
 
 /// A normalization with weights, residual and a half result: every kind of map and extent.
 fn norm([rows, columns]: [usize; 2]) -> Program {
-    let weights = Source { kind: Kind::F32, map: Map { wide: true, divisor: 1, modulus: 1 } };
-    let scalar = Source { kind: Kind::F32, map: Map { wide: false, divisor: 1, modulus: 1 } };
-    let groups = Source { kind: Kind::F16, map: Map { wide: false, divisor: 2, modulus: rows.div_ceil(2) } };
+    let weights = Source { kind: Kind::F32, map: Map { columns: Columns::All, divisor: 1, modulus: 1 } };
+    let scalar = Source { kind: Kind::F32, map: Map { columns: Columns::One, divisor: 1, modulus: 1 } };
+    let groups = Source { kind: Kind::F16, map: Map { columns: Columns::One, divisor: 2, modulus: rows.div_ceil(2) } };
     let steps = [
         step(Op::Square, [0]),
         step(Op::Sum, [6]),
@@ -199,7 +199,7 @@ fn rows_of_every_length_carry_the_same_bits_on_every_machine() {
 
 /// An update of weights and a norm, each step rounded to a half type, in the order in which it is written.
 fn halved([rows, columns]: [usize; 2], precision: Precision) -> Vec<u32> {
-    let source = |kind| Source { kind, map: Map { wide: true, divisor: 1, modulus: rows } };
+    let source = |kind| Source { kind, map: Map { columns: Columns::All, divisor: 1, modulus: rows } };
     let half = |op, operands| Step { precision, ..step::<2>(op, operands) };
     let steps = [
         half(Op::Multiply, [0, 2]),
@@ -247,7 +247,7 @@ fn steps_of_half_types_carry_the_same_bits_on_every_machine() {
 
 #[test]
 fn what_overflows_a_half_type_is_infinite_for_the_next_step() {
-    let source = Source { kind: Kind::F16, map: Map { wide: true, divisor: 1, modulus: 1 } };
+    let source = Source { kind: Kind::F16, map: Map { columns: Columns::All, divisor: 1, modulus: 1 } };
     let half = |op, operands| Step { precision: Precision::F16, ..step::<2>(op, operands) };
     let steps = [half(Op::Square, [0, 0]), half(Op::Divide, [1, 0])];
     let program = Program::new([1, 2], vec![source], &[], &steps, &[(2, Kind::F32)]).expect("a program");
@@ -255,6 +255,83 @@ fn what_overflows_a_half_type_is_infinite_for_the_next_step() {
     let x = [f16::from_f32(300.0), f16::from_f32(200.0)];
     program.run(&[Data::F16(&x)], vec![DataMut::F32(&mut y)]).expect("it runs");
     assert_eq!(y, [f32::INFINITY, 200.0]);
+}
+
+/// The halves of rows as pairs that are turned by angles, as rotary embeddings turn them; rows of so many `angles` share these.
+fn turned([rows, half]: [usize; 2], angles: usize, kind: Kind, [x, cos, sin]: [&[f32]; 3]) -> Vec<u32> {
+    let precision = match kind {
+        Kind::F16 => Precision::F16,
+        Kind::Bf16 => Precision::Bf16,
+        _ => Precision::Single,
+    };
+    let source = |columns, modulus| Source { kind, map: Map { columns, divisor: 1, modulus } };
+    let sources = vec![
+        source(Columns::Part { first: 0, of: 2 * half }, rows),
+        source(Columns::Part { first: half, of: 2 * half }, rows),
+        source(Columns::All, angles),
+        source(Columns::All, angles),
+    ];
+    let steps = [
+        (Op::Multiply, [0, 2]),
+        (Op::Multiply, [1, 3]),
+        (Op::Subtract, [4, 5]),
+        (Op::Multiply, [0, 3]),
+        (Op::Multiply, [1, 2]),
+        (Op::Add, [7, 8]),
+    ]
+    .map(|(op, operands)| Step { precision, ..step(op, operands) });
+    let results = [(vec![6, 9], kind), (vec![9], kind)];
+    let program = Program::joining([rows, half], sources, &[], &steps, &results).expect("a program");
+    macro_rules! run {
+        ($data:ident of $float:ty, $from:expr, $to:expr) => {{
+            let [x, cos, sin] = [x, cos, sin].map(|from| from.iter().map($from).collect::<Vec<_>>());
+            let [mut both, mut second] = [2, 1].map(|halves| vec![<$float>::default(); halves * rows * half]);
+            let inputs = [Data::$data(&x), Data::$data(&x), Data::$data(&cos), Data::$data(&sin)];
+            let outputs = vec![DataMut::$data(&mut both), DataMut::$data(&mut second)];
+            program.run(&inputs, outputs).expect("it runs");
+            for (row, second) in both.chunks(2 * half).zip(second.chunks(half)) {
+                assert_eq!(&row[half..], second);
+            }
+            both.into_iter().map($to).collect()
+        }};
+    }
+    match kind {
+        Kind::F16 => run!(F16 of f16, |x| f16::from_f32(*x), |y| y.to_f32().to_bits()),
+        Kind::Bf16 => run!(Bf16 of bf16, |x| bf16::from_f32(*x), |y| y.to_f32().to_bits()),
+        _ => run!(F32 of f32, f32::to_owned, f32::to_bits),
+    }
+}
+
+#[test]
+fn parts_of_rows_are_read_and_written_where_they_lie() {
+    for kind in [Kind::F32, Kind::F16, Kind::Bf16] {
+        let round = |x: f32| match kind {
+            Kind::F16 => f16::from_f32(x).to_f32(),
+            Kind::Bf16 => bf16::from_f32(x).to_f32(),
+            _ => x,
+        };
+        let sizes = [[1, 1], [6, 1], [1, 7], [6, 7], [12, 64], [2, 129], [900, 64], [4, 1500]];
+        for (size @ [rows, half], angles) in sizes.into_iter().flat_map(|size| [(size, 1), (size, size[0].div_ceil(2))])
+        {
+            let [x, cos, sin] = [2 * rows * half, angles * half, angles * half].map(|len| normal(len, len as u64));
+            let [x, cos, sin] = [x, cos, sin].map(|x| x.into_iter().map(round).collect::<Vec<_>>());
+            let mut expected = vec![0.0; x.len()];
+            for (row, (x, y)) in x.chunks(2 * half).zip(expected.chunks_mut(2 * half)).enumerate() {
+                for (at, (a, b)) in x[..half].iter().zip(&x[half..]).enumerate() {
+                    let (cos, sin) = (cos[row % angles * half + at], sin[row % angles * half + at]);
+                    y[at] = round(round(a * cos) - round(b * sin));
+                    y[half + at] = round(round(a * sin) + round(b * cos));
+                }
+            }
+            for isa in Isa::available() {
+                for count in [1, 2, 5] {
+                    let run = || turned(size, angles, kind, [&x, &cos, &sin]);
+                    let found = isa.with(|| threads::with_count(count, run));
+                    assert_eq!(found, bits(&expected), "{isa:?} {kind:?} {size:?} on {count} threads");
+                }
+            }
+        }
+    }
 }
 
 #[test]
@@ -288,6 +365,10 @@ fn programs_that_cannot_run_are_refused() {
     let says = |steps: &[Step], results: &[(usize, Kind)], source: Source| {
         Program::new([2, 3], vec![source], &[], steps, results).expect_err("no program").to_string()
     };
+    let part = |first, of| Source {
+        kind: Kind::F32,
+        map: Map { columns: Columns::Part { first, of }, divisor: 1, modulus: 2 },
+    };
     let messages = [
         says(&[step(Op::Add, [0, 1])], &[], each(2)),
         says(&[], &[(0, Kind::I32)], each(2)),
@@ -295,12 +376,16 @@ fn programs_that_cannot_run_are_refused() {
         says(&[], &[], each(3)),
         says(&[step(Op::Sum, [0]), step(Op::Sum, [1])], &[], each(2)),
         says(&[step(Op::Spread, [0])], &[], each(2)),
+        says(&[], &[], part(4, 6)),
     ];
+    let sum = [step(Op::Sum, [0])];
+    let joined = Program::joining([2, 3], vec![each(2)], &[], &sum, &[(vec![0, 1], Kind::F32)]);
+    let joined = joined.expect_err("no program").to_string();
     let program = Program::new([2, 3], vec![each(2)], &[], &[], &[(0, Kind::F32)]).expect("a program");
     let mut y = [0.0; 6];
     let short = program.run(&[Data::F32(&[0.0; 5])], vec![DataMut::F32(&mut y)]).expect_err("too short").to_string();
     let kind = program.run(&[Data::Bool(&[0; 6])], vec![DataMut::F32(&mut y)]).expect_err("bytes").to_string();
-    let all: Vec<String> = messages.into_iter().chain([short, kind]).collect();
+    let all: Vec<String> = messages.into_iter().chain([joined, short, kind]).collect();
     let first: Vec<&str> = all.iter().filter_map(|message| message.lines().next()).collect();
     assert_eq!(
         first,
@@ -311,6 +396,8 @@ fn programs_that_cannot_run_are_refused() {
             "the program maps 2 rows by 1 and 3 to input 0",
             "the program reduces in step 1 what is no row",
             "the program spreads in step 0 what is no number of a row",
+            "the program reads 3 columns from 4 on in rows of 6 of input 0",
+            "the program writes side by side what is no row",
             "`an input` holds 5 elements where 6 are needed",
             "the program has F32 where Bool was given",
         ]

@@ -1,10 +1,10 @@
 //! The sign of zero in programs.
 
 use half::f16;
-use tacit_kernels::program::{Data, DataMut, Kind, Map, Op, Precision, Program, Source, Step};
+use tacit_kernels::program::{Columns, Data, DataMut, Kind, Map, Op, Precision, Program, Source, Step};
 
 fn tanh(kind: Kind, precision: Precision, x: Data<'_>) -> f32 {
-    let source = Source { kind, map: Map { wide: true, divisor: 1, modulus: 1 } };
+    let source = Source { kind, map: Map { columns: Columns::All, divisor: 1, modulus: 1 } };
     let step = Step { op: Op::Tanh, operands: [0; 3], precision };
     let program = Program::new([1, 1], vec![source], &[], &[step], &[(1, Kind::F32)]).expect("a program");
     let mut y = [7.0];

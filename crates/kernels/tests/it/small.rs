@@ -3,7 +3,7 @@
 //! `.ci/run undefined` has it check the aliasing of pointers, the bounds of reads, and races between tasks.
 
 use half::{bf16, f16};
-use tacit_kernels::program::{Data, DataMut, Kind as Element, Map, Op, Precision, Program, Source, Step};
+use tacit_kernels::program::{Columns, Data, DataMut, Kind as Element, Map, Op, Precision, Program, Source, Step};
 use tacit_kernels::{
     Attention, BlockScales, Dense, Factors, Floats, Indices, Isa, Mask, MaskValues, Operand, Order, Orientation,
     OuterProducts, ScaleRule, Stack, affine, attention, binary, dense_matmul, dequantize, dynamic8, fp4, gather_matmul,
@@ -229,7 +229,7 @@ fn every_format_is_coded() {
 
 #[test]
 fn a_program_of_rows() {
-    let each = Source { kind: Element::F32, map: Map { wide: true, divisor: 1, modulus: 3 } };
+    let each = Source { kind: Element::F32, map: Map { columns: Columns::All, divisor: 1, modulus: 3 } };
     let half = Source { kind: Element::Bf16, ..each };
     let steps = [
         Step { op: Op::Add, operands: [0, 1, 0], precision: Precision::Single },
