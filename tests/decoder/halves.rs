@@ -2,10 +2,21 @@
 
 use mlx_rs::{Array, Dtype};
 use tacit::Policy;
+use tacit::compile::{CompileOptions, compile_with_state};
 use tacit::model::{Model, ParameterFilter};
+use tacit::pass::Passes;
 use tacit_models::{Config, Decoder, Positions, caches, checkpointed_token_losses, hold_halves, load};
 
-use crate::golden::folder;
+use crate::golden::{difference, folder, reserve, step};
+
+/// The floats of a model in a type.
+fn cast(model: &mut Model<Decoder>, dtype: Dtype) -> tacit::Result<()> {
+    model.replace("*", |_, value| match value.as_dense() {
+        Some(array) => Ok(Some(array.as_dtype(dtype)?.into())),
+        None => Ok(None),
+    })?;
+    Ok(())
+}
 
 fn logits((config, mut model): (Config, Model<Decoder>), dtype: Dtype) -> tacit::Result<Array> {
     let tokens = Array::from_slice(&[1u32, 5, 9, 2, 7, 3], &[1, 6]);
@@ -34,6 +45,34 @@ fn every_architecture_runs_in_half_floats() -> tacit::Result<()> {
             hold_halves(&mut model)?;
             let distance = size(&logits((config, model), dtype)?.subtract(&expected)?)?;
             assert!(distance < within * size(&expected)?, "{name} in {dtype:?}: {distance}");
+        }
+    }
+    Ok(())
+}
+
+/// Halves of heads are turned where they lie, whether all of a head is turned or not, and of one token or of several.
+#[test]
+fn compiled_steps_give_with_passes_what_they_give_without() -> tacit::Result<()> {
+    tacit::compile::disable_fusion();
+    for name in ["llama", "phi3", "gemma3_text"] {
+        for (dtype, within) in [(Dtype::Float32, 1e-4), (Dtype::Float16, 0.02), (Dtype::Bfloat16, 0.1)] {
+            let run = |passes| -> tacit::Result<Vec<Array>> {
+                let (config, mut model) = load(folder(&format!("float/{name}")))?;
+                cast(&mut model, dtype)?;
+                let mut state = (model, caches(&config, 1, dtype)?);
+                reserve(&mut state.1, 8)?;
+                let mut compiled = compile_with_state(CompileOptions { passes, ..CompileOptions::default() }, step);
+                let texts: [&[u32]; 3] = [&[1, 5, 9, 2, 7, 3], &[4], &[8]];
+                let logits = texts.map(|tokens| -> tacit::Result<Array> {
+                    let tokens = Array::from_slice(tokens, &[1, tokens.len() as i32]);
+                    Ok(compiled.call(&mut state, &tokens)?.dense()?.as_dtype(Dtype::Float32)?)
+                });
+                logits.into_iter().collect()
+            };
+            for (number, (found, expected)) in run(Passes::All)?.iter().zip(&run(Passes::Off)?).enumerate() {
+                let far = difference(found, expected)?;
+                assert!(far <= within, "{name} in {dtype:?}: the logits of call {number} differ by {far}");
+            }
         }
     }
     Ok(())
@@ -68,10 +107,7 @@ fn a_sum_beyond_half_floats_stays_finite() -> tacit::Result<()> {
         model.replace("*.post_feedforward_layernorm.weight", |_, value| {
             Ok(Some(value.dense()?.add(Array::from_f32(4e4))?.into()))
         })?;
-        model.replace("*", |_, value| match value.as_dense() {
-            Some(array) => Ok(Some(array.as_dtype(dtype)?.into())),
-            None => Ok(None),
-        })?;
+        cast(&mut model, dtype)?;
         Ok((config, model))
     };
     let expected = logits(read(Dtype::Float32)?, Dtype::Float32)?;

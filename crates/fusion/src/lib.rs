@@ -9,7 +9,8 @@
 //!    that the gradient of a weight comes in the weight's own layout.
 //! 3. `cse`, common subexpression elimination: of several nodes of one primitive, state and inputs one is left.
 //! 4. `programs`: connected elementwise ops and reductions of rows become one [program](tacit_kernels::program), a single
-//!    pass over memory on all threads, in the place of the loops that MLX has a C++ compiler build for one.
+//!    pass over memory on all threads, in the place of the loops that MLX has a C++ compiler build for one. So do those that take
+//!    the same arrays. Slices of columns are read where they lie, and results that are concatenated are written side by side.
 //! 5. `plan`: kernels, programs, products of dense matrices and the plain ops between them become stages of one node, a
 //!    [`Plan`](tacit_core::pass::Plan). What the stages leave to each other lies in one arena, at places that are chosen once;
 //!    stages of the same elements run together, a piece of these at a time, so that what only they use is never there as a whole;

@@ -1,8 +1,8 @@
 //! Connected elementwise ops and reductions of rows as one kernel.
 //!
-//! [`node`] reads what a graph holds: which nodes compute what a program can, and what their operands are behind reshapes
-//! and broadcasts. [`groups`] puts connected ones together, so that no group needs itself by way of others. [`build`] makes
-//! the program of a group, and [`kernel`] puts it into the graph.
+//! [`node`] reads what a graph holds: which nodes compute what a program can, and what their operands are behind reshapes,
+//! broadcasts and slices. [`groups`] puts connected ones together, and those that take the same, so that no group needs itself
+//! by way of others. [`build`] makes the program of a group, and [`kernel`] puts it into the graph.
 
 mod build;
 mod groups;

@@ -34,16 +34,21 @@ pub(super) fn build(
     let mut results = Vec::new();
     for &member in groups.members(group) {
         let Some(node) = &read[member] else { continue };
-        let Some(value) = builder.node(node)? else { return Ok(None) };
-        builder.results.insert(node.result.index(), value);
+        let Some(values) = builder.node(node)? else { return Ok(None) };
+        if let [value] = values[..] {
+            builder.results.insert(node.result.index(), value);
+        }
         if needed(node.result) {
             let role = builder.domain.role(node.size()).unwrap_or(Role::Each);
-            let whole = if role == Role::Each { builder.each(value) } else { value };
-            results.push((node.result, Aval::new(&node.shape, node.dtype), whole));
+            let whole = |value| if role == Role::Each { builder.each(value) } else { value };
+            let values: Vec<Number> = values.into_iter().map(whole).collect();
+            results.push((node.result, Aval::new(&node.shape, node.dtype), values));
         }
     }
-    let written: Option<Vec<(Value, Kind)>> =
-        results.iter().map(|(_, aval, value)| Some((builder.number(*value), kind(aval.dtype)?))).collect();
+    let written: Option<Vec<(Vec<Value>, Kind)>> = results
+        .iter()
+        .map(|(_, aval, values)| Some((values.iter().map(|&value| builder.number(value)).collect(), kind(aval.dtype)?)))
+        .collect();
     let Some(written) = written else { return Ok(None) };
     let Builder { domain, sources, inputs, constants, steps, .. } = &builder;
     let size = [domain.rows(), domain.columns.unwrap_or(domain.elements)];
@@ -54,7 +59,7 @@ pub(super) fn build(
             Step { op, operands, precision }
         })
         .collect();
-    let program = Program::new(size, sources.clone(), constants, &numbered, &written)
+    let program = Program::joining(size, sources.clone(), constants, &numbered, &written)
         .map_err(|error| tacit_core::Error::Invalid { message: error.to_string(), help: None })?;
     if program.working_set() > WORKING_SET {
         return Ok(None);
@@ -117,7 +122,7 @@ impl Builder {
 
     fn is_wide(&self, number: Number) -> bool {
         match number {
-            Number::Input(at) => self.sources[at].map.wide,
+            Number::Input(at) => self.sources[at].map.is_wide(),
             Number::Constant(_) => false,
             Number::Step(at) => self.wide[at],
         }
@@ -175,8 +180,8 @@ impl Builder {
         Ok(Some(Number::Input(self.sources.len() - 1)))
     }
 
-    /// The steps of a node; none where an operand cannot be had.
-    fn node(&mut self, node: &Node) -> Result<Option<Number>> {
+    /// The steps of a node: the values of a row of its result; none where an operand cannot be had.
+    fn node(&mut self, node: &Node) -> Result<Option<Vec<Number>>> {
         let role = if node.is_reduction() { Role::Each } else { self.domain.role(node.size()).unwrap_or(Role::Each) };
         let mut from = Vec::with_capacity(node.operands.len());
         for operand in &node.operands {
@@ -185,7 +190,8 @@ impl Builder {
         }
         // Each node is rounded to its own dtype, as where it is run by itself, also where what follows stays in registers.
         let own = precision(node.dtype);
-        Ok(Some(match node.computes {
+        let value = match node.computes {
+            Computes::Join => return Ok(Some(from)),
             Computes::Op(op) if op.is_reduction() => {
                 let row = self.each(from[0]);
                 self.rounded(op, &[row], own)
@@ -218,7 +224,8 @@ impl Builder {
                 let infinite = self.step(Op::Equal, &[magnitude, infinity]);
                 self.step(Op::Select, &[infinite, most, value])
             }
-        }))
+        };
+        Ok(Some(vec![value]))
     }
 
     /// `log(e^a + e^b)`, as the greater one and what the other adds to it.

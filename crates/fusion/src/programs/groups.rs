@@ -1,14 +1,19 @@
 //! Which nodes go together.
 
+use std::collections::HashMap;
+
 use tacit_core::pass::Nodes;
 
 use crate::collectives::Behind;
 
-use super::node::{Base, Node, keeps_order};
+use super::node::{Base, Computes, Node, keeps_order};
 use super::view::{Domain, Role, View};
 
 /// Nodes of one program, at most.
 const MOST: usize = 96;
+
+/// Columns of rows that are written side by side, at most: such rows are computed as wholes, and longer ones leave the first cache.
+const LONGEST: usize = 1 << 10;
 
 /// Groups of nodes over one domain each. Seen as one node each they are still a graph without cycles.
 pub(super) struct Groups {
@@ -33,7 +38,7 @@ struct Group {
 }
 
 impl Groups {
-    /// Puts each node that was read into a group with what it takes, where that can be.
+    /// Puts each node that was read into a group with what it takes and with what takes the same, where that can be.
     pub(super) fn form(nodes: &Nodes, read: &[Option<Node>], behind: &[Behind]) -> Self {
         let mut groups = Self {
             of: vec![None; nodes.len()],
@@ -42,10 +47,17 @@ impl Groups {
             seen: vec![0; 2 * nodes.len()],
             search: 0,
         };
-        for (index, node) in read.iter().enumerate() {
-            if let Some(node) = node {
-                groups.add(nodes, read, index, node);
-            }
+        let (joins, computed): (Vec<_>, Vec<_>) = read
+            .iter()
+            .enumerate()
+            .filter_map(|(index, node)| Some((index, node.as_ref()?)))
+            .partition(|(_, node)| node.computes == Computes::Join);
+        for (index, node) in computed {
+            groups.add(nodes, read, index, node);
+        }
+        groups.merge_siblings(nodes, read);
+        for (index, node) in joins {
+            groups.join(nodes, index, node);
         }
         groups
     }
@@ -137,20 +149,64 @@ impl Groups {
             let Some(own) = read[member].as_ref().and_then(|node| domain.role(node.size())) else { return false };
             match (own, role) {
                 (Role::Each, Role::Each) | (Role::Row, Role::Row) => operand.view == View::Same,
-                (Role::Row, Role::Each) => !map.wide && map.divisor == 1 && map.modulus == domain.rows(),
+                (Role::Row, Role::Each) => !map.is_wide() && map.divisor == 1 && map.modulus == domain.rows(),
                 (Role::Each, Role::Row) => false,
             }
         })
     }
 
-    /// Puts two groups together if neither needs the other by way of a third node.
-    fn merge(&mut self, nodes: &Nodes, read: &[Option<Node>], own: usize, other: usize) {
-        let Some(domain) = self.list[own].domain.with(self.list[other].domain) else { return };
+    /// Puts groups together that take the same, as those of the two halves of a rotary embedding do.
+    fn merge_siblings(&mut self, nodes: &Nodes, read: &[Option<Node>]) {
+        let mut known = HashMap::new();
+        for group in 0..self.list.len() {
+            let members = self.list[group].members.iter().filter_map(|&member| read[member].as_ref());
+            // Rows that are reduced are computed as wholes: of two programs of long ones, each may fit the memory of a thread alone.
+            if members.clone().any(|node| node.domain.columns.is_some()) {
+                continue;
+            }
+            let mut taken: Vec<_> = members
+                .flat_map(|node| &node.operands)
+                .filter(|operand| match &operand.base {
+                    Base::Value(slot) => nodes.maker(*slot).is_none_or(|maker| self.of[maker] != Some(group)),
+                    Base::Constant(array) => array.size() > 1,
+                })
+                .map(|operand| operand.base.key())
+                .collect();
+            taken.sort_unstable();
+            taken.dedup();
+            let Group { domain, level, .. } = self.list[group];
+            let first = known.entry((level, domain.elements, taken)).or_insert(group);
+            if *first != group && !self.merge(nodes, read, *first, group) {
+                *first = group;
+            }
+        }
+    }
+
+    /// Puts a node that only writes values side by side to the group that makes all of them.
+    fn join(&mut self, nodes: &Nodes, index: usize, node: &Node) {
+        let mut makers = bases(nodes, node).map(|maker| self.of[maker]);
+        let Some(Some(own)) = makers.next() else { return };
+        if makers.filter(|&maker| maker == Some(own)).count() + 1 != node.operands.len() {
+            return;
+        }
+        let Group { members, domain, .. } = &mut self.list[own];
+        let Some(joint) = domain.with(node.domain) else { return };
+        if members.len() < MOST && joint.columns.is_some_and(|columns| columns <= LONGEST) {
+            *domain = joint;
+            members.push(index);
+            members.sort_unstable();
+            self.of[index] = Some(own);
+        }
+    }
+
+    /// Puts two groups together if neither needs the other by way of a third node, and says whether it did.
+    fn merge(&mut self, nodes: &Nodes, read: &[Option<Node>], own: usize, other: usize) -> bool {
+        let Some(domain) = self.list[own].domain.with(self.list[other].domain) else { return false };
         if self.list[own].members.len() + self.list[other].members.len() > MOST
             || self.leads(nodes, read, own, other)
             || self.leads(nodes, read, other, own)
         {
-            return;
+            return false;
         }
         let taken = std::mem::take(&mut self.list[other].members);
         let before = (self.list[own].members.clone(), self.list[own].domain);
@@ -172,6 +228,7 @@ impl Groups {
             }
             self.list[other].members = taken;
         }
+        fit
     }
 
     /// Whether a node needs a group by way of a node that is not in it.
@@ -230,7 +287,8 @@ fn levels(nodes: &Nodes, read: &[Option<Node>]) -> Vec<i32> {
     let mut levels = vec![0; nodes.len()];
     for node in (0..nodes.len()).rev() {
         for maker in nodes.operands(node).flatten().filter_map(|slot| nodes.maker(slot)) {
-            let light = read[maker].is_some() || keeps_order(nodes.name(maker)) || nodes.name(maker) == "Broadcast";
+            let computed = read[maker].as_ref().is_some_and(|node| node.computes != Computes::Join);
+            let light = computed || keeps_order(nodes.name(maker)) || nodes.name(maker) == "Broadcast";
             levels[maker] = levels[maker].min(levels[node] - i32::from(!light));
         }
     }

@@ -2,10 +2,17 @@
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::pass::{Nodes, Slot, runs_here};
+use tacit_core::primitives as p;
 use tacit_core::{Param, Result, array_id, broadcast_source};
 use tacit_kernels::program::Op;
 
 use super::view::{Domain, View};
+
+/// Columns of rows that a program reads or writes beside others, at least: shorter ones are not worth a loop for each row.
+const LEAST: i32 = 2;
+
+/// And of a row of which it reads some, for each of these, at most: the whole array may have to be copied for it.
+const MOST: i32 = 8;
 
 /// What a node computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +25,8 @@ pub(super) enum Computes {
     Softmax,
     LogAddExp,
     LogSumExp,
+    /// Nothing: the rows of its operands are side by side in those of the result.
+    Join,
 }
 
 /// Where the numbers of an operand come from.
@@ -149,11 +158,32 @@ fn is_float(dtype: Dtype) -> bool {
 /// Each node of a graph that a program can stand for.
 pub(super) fn read(nodes: &Nodes) -> Result<Vec<Option<Node>>> {
     (0..nodes.len())
-        .map(|node| match computes(nodes.name(node)) {
-            Some(computes) => read_node(nodes, node, computes),
-            None => Ok(None),
+        .map(|node| match nodes.name(node) {
+            "Concatenate" => read_join(nodes, node),
+            name => computes(name).map_or(Ok(None), |computes| read_node(nodes, node, computes)),
         })
         .collect()
+}
+
+/// A concatenation of values of one shape along their last axis.
+fn read_join(nodes: &Nodes, node: usize) -> Result<Option<Node>> {
+    let (recorded, first) = (nodes.result(node)?, nodes.operand(node, 0)?);
+    let (shape, dtype) = (recorded.shape().to_vec(), recorded.dtype());
+    let axis = nodes.primitive(node)?.view::<p::Concatenate>()?.axis as usize;
+    let (Some(result), Some(&columns)) = (nodes.results(node).next(), first.shape().last()) else { return Ok(None) };
+    if axis + 1 != shape.len() || columns < LEAST || recorded.size() == 0 || !runs_here(&recorded)? {
+        return Ok(None);
+    }
+    let mut operands = Vec::with_capacity(nodes.operands(node).len());
+    for (at, slot) in nodes.operands(node).enumerate() {
+        let Some(slot) = slot else { return Ok(None) };
+        if nodes.operand(node, at)?.shape() != first.shape() {
+            return Ok(None);
+        }
+        operands.push(Operand { base: Base::Value(slot), view: View::Same, dtype });
+    }
+    let domain = Domain { elements: first.size(), columns: Some(columns as usize) };
+    Ok(Some(Node { computes: Computes::Join, operands, result, shape, dtype, domain }))
 }
 
 fn read_node(nodes: &Nodes, node: usize, computes: Computes) -> Result<Option<Node>> {
@@ -212,7 +242,7 @@ fn takes(computes: Computes, operands: &[Operand], result: Dtype) -> bool {
     }
 }
 
-/// An operand behind reshapes, at most one broadcast, and reshapes again.
+/// An operand behind reshapes, at most one broadcast or slice, and reshapes again.
 fn operand(nodes: &Nodes, node: usize, at: usize) -> Result<Operand> {
     let seen = nodes.operand(node, at)?;
     let dtype = seen.dtype();
@@ -223,24 +253,44 @@ fn operand(nodes: &Nodes, node: usize, at: usize) -> Result<Operand> {
     };
     let mut view_of = View::Same;
     while let Some(maker) = nodes.maker(slot) {
-        let name = nodes.name(maker);
-        let broadcast = name == "Broadcast" && view_of == View::Same;
-        if !keeps_order(name) && !broadcast {
-            break;
-        }
-        let source = nodes.operand(maker, 0)?;
-        if broadcast {
-            view_of = view(source.shape(), nodes.result(maker)?.shape());
-        }
+        view_of = match nodes.name(maker) {
+            name if keeps_order(name) => view_of,
+            "Broadcast" if view_of == View::Same => {
+                view(nodes.operand(maker, 0)?.shape(), nodes.result(maker)?.shape())
+            }
+            "Slice" if view_of == View::Same => match part(nodes, maker, seen.shape())? {
+                Some(part) => part,
+                None => break,
+            },
+            _ => break,
+        };
         match nodes.operands(maker).next().flatten() {
             Some(next) => slot = next,
             None => {
                 // Behind it lies what does not belong to the trace; a second broadcast stays a node.
+                let source = nodes.operand(maker, 0)?;
                 return Ok(Operand { base: Base::Constant(source), view: view_of, dtype });
             }
         }
     }
     Ok(Operand { base: Base::Value(slot), view: view_of, dtype })
+}
+
+/// What a slice is to an op that sees it in a shape: some columns of several rows, which are rows there too.
+fn part(nodes: &Nodes, slice: usize, seen: &[i32]) -> Result<Option<View>> {
+    let (source, result) = (nodes.operand(slice, 0)?, nodes.result(slice)?);
+    let p::Slice { start_indices, strides, .. } = nodes.primitive(slice)?.view()?;
+    let (Some((of, rows)), Some((columns, own_rows)), Some(first)) =
+        (source.shape().split_last(), result.shape().split_last(), start_indices.last())
+    else {
+        return Ok(None);
+    };
+    let cuts_columns = rows == own_rows && seen.last() == Some(columns) && strides.iter().all(|&stride| stride == 1);
+    // The columns of a single row lie together, and are read as any other array.
+    if !cuts_columns || size(rows) < 2 || *columns < LEAST || *of > MOST.saturating_mul(*columns) {
+        return Ok(None);
+    }
+    Ok(Some(View::Part { first: *first as usize, columns: *columns as usize, of: *of as usize }))
 }
 
 fn view(from: &[i32], to: &[i32]) -> View {

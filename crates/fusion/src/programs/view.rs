@@ -1,6 +1,6 @@
 //! Which numbers of an array an op sees, behind reshapes and a broadcast.
 
-use tacit_kernels::program::Map;
+use tacit_kernels::program::{Columns, Map};
 
 /// How an operand is seen.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -11,6 +11,8 @@ pub(super) enum View {
     Scalar,
     /// Broadcast from one shape to another, before reshapes.
     Broadcast { from: Vec<i32>, to: Vec<i32> },
+    /// So many columns from the `first` on of rows of `of`.
+    Part { first: usize, columns: usize, of: usize },
 }
 
 /// What a value has one number of in a domain of rows.
@@ -55,7 +57,8 @@ impl View {
     pub(super) fn columns(&self) -> Option<usize> {
         match self {
             Self::Broadcast { to, .. } => to.last().map(|&extent| extent as usize),
-            _ => None,
+            Self::Part { columns, .. } => Some(*columns),
+            Self::Same | Self::Scalar => None,
         }
     }
 
@@ -63,11 +66,16 @@ impl View {
     pub(super) fn map(&self, role: Role, domain: Domain) -> Option<Map> {
         let rows = domain.rows();
         match (self, role) {
-            (Self::Same, _) => Some(Map { wide: role == Role::Each, divisor: 1, modulus: rows }),
-            (Self::Scalar, _) => Some(Map { wide: false, divisor: 1, modulus: 1 }),
+            (Self::Same, Role::Each) => Some(Map { columns: Columns::All, divisor: 1, modulus: rows }),
+            (Self::Same, Role::Row) => Some(Map { columns: Columns::One, divisor: 1, modulus: rows }),
+            (Self::Scalar, _) => Some(Map { columns: Columns::One, divisor: 1, modulus: 1 }),
+            (&Self::Part { first, columns, of }, Role::Each) if domain.columns == Some(columns) => {
+                Some(Map { columns: Columns::Part { first, of }, divisor: 1, modulus: rows })
+            }
+            (Self::Part { .. }, _) => None,
             (Self::Broadcast { from, to }, Role::Row) => {
                 let (divisor, modulus) = leading(from, to)?;
-                Some(Map { wide: false, divisor, modulus })
+                Some(Map { columns: Columns::One, divisor, modulus })
             }
             (Self::Broadcast { from, to }, Role::Each) => {
                 let (&last, before) = to.split_last()?;
@@ -76,7 +84,7 @@ impl View {
                 }
                 let (own, from) = from.split_last().map_or((1, &[][..]), |(&last, before)| (last, before));
                 let (divisor, modulus) = leading(from, before)?;
-                Some(Map { wide: own == last, divisor, modulus })
+                Some(Map { columns: if own == last { Columns::All } else { Columns::One }, divisor, modulus })
             }
         }
     }

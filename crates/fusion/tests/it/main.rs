@@ -6,6 +6,7 @@ mod halves;
 mod models;
 mod odd;
 mod over_inputs;
+mod parts;
 mod passes;
 mod plans;
 mod residents;

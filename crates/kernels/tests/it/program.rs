@@ -313,8 +313,9 @@ fn parts_of_rows_are_read_and_written_where_they_lie() {
         let sizes = [[1, 1], [6, 1], [1, 7], [6, 7], [12, 64], [2, 129], [900, 64], [4, 1500]];
         for (size @ [rows, half], angles) in sizes.into_iter().flat_map(|size| [(size, 1), (size, size[0].div_ceil(2))])
         {
-            let [x, cos, sin] = [2 * rows * half, angles * half, angles * half].map(|len| normal(len, len as u64));
-            let [x, cos, sin] = [x, cos, sin].map(|x| x.into_iter().map(round).collect::<Vec<_>>());
+            let lengths = [(1, 2 * rows * half), (2, angles * half), (3, angles * half)];
+            let rounded = |(seed, length)| normal(length, seed).into_iter().map(round).collect::<Vec<_>>();
+            let [x, cos, sin] = lengths.map(rounded);
             let mut expected = vec![0.0; x.len()];
             for (row, (x, y)) in x.chunks(2 * half).zip(expected.chunks_mut(2 * half)).enumerate() {
                 for (at, (a, b)) in x[..half].iter().zip(&x[half..]).enumerate() {
