@@ -264,14 +264,12 @@ fn operand(nodes: &Nodes, node: usize, at: usize) -> Result<Operand> {
             },
             _ => break,
         };
-        match nodes.operands(maker).next().flatten() {
-            Some(next) => slot = next,
-            None => {
-                // Behind it lies what does not belong to the trace; a second broadcast stays a node.
-                let source = nodes.operand(maker, 0)?;
-                return Ok(Operand { base: Base::Constant(source), view: view_of, dtype });
-            }
-        }
+        let Some(next) = nodes.operands(maker).next().flatten() else {
+            // Behind it lies what does not belong to the trace; a second broadcast stays a node.
+            let source = nodes.operand(maker, 0)?;
+            return Ok(Operand { base: Base::Constant(source), view: view_of, dtype });
+        };
+        slot = next;
     }
     Ok(Operand { base: Base::Value(slot), view: view_of, dtype })
 }

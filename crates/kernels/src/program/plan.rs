@@ -192,27 +192,16 @@ impl Program {
             loads.push(Action::Load { input, extent: extents[input], register });
             places.push(Place::Register(register));
         }
-        let mut filled = Vec::new();
-        for &constant in constants {
-            let register = registers.fresh();
-            filled.push((register, constant));
-            places.push(Place::Register(register));
-        }
+        let filled: Vec<(usize, f32)> = constants.iter().map(|&constant| (registers.fresh(), constant)).collect();
+        places.extend(filled.iter().map(|&(register, _)| Place::Register(register)));
 
         let mut last = vec![0; extents.len()];
         for (i, step) in steps.iter().enumerate() {
             step.operands[..step.op.arity()].iter().for_each(|&operand| last[operand] = i);
         }
         let mut actions = Vec::new();
-        let store = |value: Value, place: Place, actions: &mut Vec<Action>| {
-            for (result, (values, _)) in results.iter().enumerate() {
-                for (at, _) in values.iter().enumerate().filter(|(_, written)| **written == value) {
-                    actions.push(Action::Store { place, extent: extent(value), result, at });
-                }
-            }
-        };
         for (value, &place) in places.iter().enumerate() {
-            store(value, place, &mut actions);
+            actions.extend(stores(results, value, place, extent(value)));
         }
         // Where a number of each row stands for each element.
         let mut spread: Vec<Option<usize>> = vec![None; extents.len()];
@@ -243,7 +232,7 @@ impl Program {
             let Step { op, precision, .. } = *step;
             actions.push(Action::Apply { op, precision, operands: from, extent: extent(value), register });
             places.push(Place::Register(register));
-            store(value, places[value], &mut actions);
+            actions.extend(stores(results, value, places[value], extent(value)));
             for (at, &operand) in operands.iter().enumerate() {
                 if last[operand] == i && !operands[..at].contains(&operand) && operand >= first {
                     registers.give(places[operand]);
@@ -310,6 +299,19 @@ fn block([rows, columns]: [usize; 2], values: usize, whole: bool) -> [usize; 2] 
         return [(max / columns.max(1)).clamp(1, rows.max(1)), columns];
     }
     [1, if whole { columns } else { max }]
+}
+
+/// What writes a value to the results that have it.
+fn stores(
+    results: &[(Vec<Value>, Kind)],
+    value: Value,
+    place: Place,
+    extent: Extent,
+) -> impl Iterator<Item = Action> + '_ {
+    results.iter().enumerate().flat_map(move |(result, (values, _))| {
+        let places = values.iter().enumerate().filter(move |(_, written)| **written == value);
+        places.map(move |(at, _)| Action::Store { place, extent, result, at })
+    })
 }
 
 fn check_results(elements: usize, results: &[(Vec<Value>, Kind)], extents: &[Extent]) -> Result<(), KernelError> {

@@ -310,7 +310,7 @@ fn parts_of_rows_are_read_and_written_where_they_lie() {
             Kind::Bf16 => bf16::from_f32(x).to_f32(),
             _ => x,
         };
-        let sizes = [[1, 1], [6, 1], [1, 7], [6, 7], [12, 64], [2, 129], [900, 64], [4, 1500]];
+        let sizes: [[usize; 2]; 8] = [[1, 1], [6, 1], [1, 7], [6, 7], [12, 64], [2, 129], [900, 64], [4, 1500]];
         for (size @ [rows, half], angles) in sizes.into_iter().flat_map(|size| [(size, 1), (size, size[0].div_ceil(2))])
         {
             let lengths = [(1, 2 * rows * half), (2, angles * half), (3, angles * half)];
