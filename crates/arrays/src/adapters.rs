@@ -1,4 +1,4 @@
-//! A frozen base, and a change of it that is trained.
+//! Adapters: arrays of a frozen base and a trainable change beside it.
 
 pub(crate) mod as_merged;
 pub(crate) mod as_stored;

@@ -1,4 +1,4 @@
-//! What is asked of shapes, axes and dtypes, by all types.
+//! Functions of shapes, axes and dtypes that all array types use.
 
 pub(crate) mod axes;
 pub(crate) mod checks;

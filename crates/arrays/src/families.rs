@@ -1,4 +1,4 @@
-//! What an array type may say of itself, so that the handlers of a family serve it.
+//! The families: traits that an array type implements, so that the handlers of a family take it.
 
 pub(crate) mod adapter;
 pub(crate) mod cut;

@@ -1,4 +1,4 @@
-//! Stored formats as values: what a rule, a configuration or a command line says of a weight.
+//! Stored formats as values, as rules, configurations and command lines name them.
 //!
 //! A format is a small struct such as [`Nf4`] or [`Affine`], which quantizes by [`Quantizer`], is compared and hashed, and
 //! reads as text, `nf4:64` or `affine:4:64`, by which serde stores it. [`parse`] reads the text of any of them, a

@@ -1,4 +1,4 @@
-//! Matrices that are known by few numbers.
+//! Matrices that a few numbers describe.
 
 pub(crate) mod constant;
 pub(crate) mod diagonal;

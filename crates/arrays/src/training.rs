@@ -1,4 +1,4 @@
-//! Weights that are quantized in the forward pass and trained, in floats or as their codes, and what is known of their inputs.
+//! Training quantized weights, as float masters or as codes, and observing their inputs for calibration.
 
 pub(crate) mod calibration;
 pub(crate) mod int8_inputs;

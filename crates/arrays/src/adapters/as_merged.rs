@@ -1,4 +1,4 @@
-//! Adapters that compute as the array that they are merged into, with the derivative of their own.
+//! Products of adapters that compute with the merged array, and have the adapter's own derivative.
 
 use mlx_rs::{ops, stop_gradient};
 use tacit_core::{Error, Result, Value, implicit};

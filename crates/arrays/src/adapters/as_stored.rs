@@ -1,4 +1,4 @@
-//! An adapter that is trained as it will be stored.
+//! An adapter that computes with its sum as a format stores it, so that a merge loses nothing.
 
 use std::ops::Range;
 

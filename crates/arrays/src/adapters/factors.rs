@@ -1,4 +1,4 @@
-//! The frozen base of an adapter and the factors of what is trained beside it.
+//! What low-rank adapters have in common: a frozen base and two trainable factors.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Several adapters on one base, of which an array says which is in use.
+//! Several adapters on one base; an array selects the one in use.
 
 use std::ops::Range;
 

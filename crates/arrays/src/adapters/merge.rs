@@ -1,4 +1,4 @@
-//! An adapter and its base as one array, and what is lost by that.
+//! Merging an adapter into its base, and the error of that.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Axes, ranges of them and extents.
+//! Axes, ranges along them, and extents.
 
 use mlx_rs::Array;
 use mlx_rs::error::Exception;

@@ -1,4 +1,4 @@
-//! What types ask of their constructors' arguments, and handlers of what they are given.
+//! Checks of constructors' arguments and of handlers' operands.
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, short_name};

@@ -1,5 +1,5 @@
-//! Float types: which are computed as views, and half types in `f32`, as MLX sums them in their own type, which counts to 256
-//! in bf16.
+//! Float dtypes: which of them a view casts, and which one accumulates sums. MLX sums half floats in their own dtype,
+//! in which bf16 counts no further than 256; sums here are taken in `f32`.
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Result};

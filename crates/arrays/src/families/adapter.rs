@@ -1,4 +1,4 @@
-//! What all adapters have in common: a frozen base, and a change of it that is trained.
+//! The family of adapters: a frozen base and a trainable change beside it.
 
 use mlx_rs::Array;
 use tacit_core::{ImplicitArray, Result, Value};

@@ -1,4 +1,4 @@
-//! Parts of arrays as arrays of their own, of the same kind: what is split over processes, and never quantized anew.
+//! The family of arrays that are cut into parts of their own type, such as shards, and never quantized again.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Where another array is kept.
+//! The family of arrays that stand for an array in parts, such as shards on several ranks.
 
 use tacit_core::{ImplicitArray, Result, Value};
 

@@ -1,4 +1,4 @@
-//! Matrices that are multiplied by what they are made of.
+//! The family of matrices whose products are computed from their children, without the dense matrix.
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::primitives::{AddMM, Gather, GatherMM, Matmul};

@@ -1,4 +1,4 @@
-//! What holds for every implicit type.
+//! Handlers for every implicit type.
 
 use std::slice::from_ref;
 

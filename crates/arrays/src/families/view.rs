@@ -1,4 +1,4 @@
-//! Views that stand around an array as they are, wherever its elements go.
+//! The family of views that stay as they are when the elements of the array inside are moved.
 
 use tacit_core::primitives::{BroadcastAxes, Moving, TypedPrimitive};
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value, handler};

@@ -1,4 +1,4 @@
-//! A format whose type is not known.
+//! One type for all formats.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};

@@ -1,4 +1,4 @@
-//! Quantizing at random, by a key.
+//! Stochastic quantization by an explicit random key.
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Error, Result, Value};

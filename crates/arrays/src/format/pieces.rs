@@ -1,4 +1,4 @@
-//! Values that are read some rows at a time, so that what is large is never whole in memory as floats.
+//! Values that are read some rows at a time, so that a large one is never in memory as floats as a whole.
 
 use std::ops::Range;
 

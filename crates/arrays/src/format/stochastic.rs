@@ -1,4 +1,4 @@
-//! A format whose codes are drawn.
+//! A format with stochastic rounding: its codes are drawn at random.
 
 use std::fmt;
 

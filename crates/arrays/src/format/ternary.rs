@@ -1,4 +1,4 @@
-//! -1, 0 and 1, times a scale.
+//! Ternary codes: -1, 0 and 1, times a scale for each block.
 
 use tacit_core::register_array;
 use tacit_kernels::{Order, ternary};

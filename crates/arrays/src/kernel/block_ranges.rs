@@ -1,4 +1,4 @@
-//! The ends of blocks, which name the element that has no code.
+//! The least and the greatest element of each block; one that is not finite is an error that names its place.
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::kernel::{Input, Kernel, Mapped, Output, apply};

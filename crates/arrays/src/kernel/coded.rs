@@ -1,4 +1,4 @@
-//! Where codes and what blocks store are written, in one go or by pieces.
+//! The outputs of a quantizing kernel, codes with the scales and biases of their blocks, at once or in pieces.
 
 use half::slice::HalfBitsSliceExt;
 use mlx_rs::Dtype;

@@ -1,4 +1,4 @@
-//! What in a scheme contradicts itself, as in one that is written by hand.
+//! Checks that a scheme does not contradict itself, as one that is written by hand may.
 
 use mlx_rs::Dtype;
 use tacit_core::{Error, Result};

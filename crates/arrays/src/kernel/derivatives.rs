@@ -1,4 +1,4 @@
-//! Derivatives of functions from arrays to arrays, for rules that follow from those of other functions.
+//! Derivatives of functions of arrays, for kernels whose vjp and jvp follow from those of other functions.
 
 use mlx_rs::{Array, ops};
 use tacit_core::transform::{jvp, vjp};

@@ -1,4 +1,4 @@
-//! Floats to codes at random, by scales that are there already and a key.
+//! Floats to codes by given scales, rounded at random by a key.
 
 use half::slice::HalfBitsSliceExt;
 use mlx_rs::error::Exception;

@@ -1,4 +1,4 @@
-//! Scales to bitsandbytes' 8-bit dynamic floats.
+//! Scales quantized to bitsandbytes' 8-bit dynamic floats.
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, stop_gradient};

@@ -1,4 +1,4 @@
-//! Floats to codes, by scales that are there already.
+//! Floats to codes by given scales.
 
 use mlx_rs::{Array, Dtype, stop_gradient};
 use tacit_core::kernel::{GpuBackend, Input, Kernel, Launch, Mapped, Output, Pieces, apply};

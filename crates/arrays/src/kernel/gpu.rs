@@ -1,7 +1,7 @@
 //! The kernels' source for GPUs: one text for all formats, which MLX compiles when a kernel first runs.
 //!
-//! The text in `gpu/source` is written in what CUDA's C++ and Metal's have in common; `cuda.h` and `metal.h` give both the same
-//! names. What a format is comes before it as a generated description, so that a declared format runs as the built-in ones
+//! The text in `gpu/source` uses what CUDA's C++ and Metal's have in common; `cuda.h` and `metal.h` give both the same
+//! names. A generated description of the format stands before it, so that a declared format runs as the built-in ones
 //! do. A third header, `host.h`, lets a CPU play a GPU in the tests.
 
 mod attention;

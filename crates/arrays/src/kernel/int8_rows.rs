@@ -1,4 +1,4 @@
-//! Floats as integers of 8 bits with a unit for each row, which products of integers take.
+//! Floats as 8-bit integers with a unit for each row, as products of integers take them.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops, random};

@@ -1,4 +1,4 @@
-//! What is computed from some of the parts of a stored matrix, so that its dense array is not built.
+//! Rows, tangents and gradients of stored matrices from their children, without the dense matrix.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};

@@ -1,4 +1,4 @@
-//! How the children of a format fall into pieces.
+//! How the children of a format are split into pieces that are computed one at a time.
 
 use tacit_core::Aval;
 use tacit_core::kernel::Pieces;

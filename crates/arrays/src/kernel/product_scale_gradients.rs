@@ -1,4 +1,4 @@
-//! The gradients of stored matrices for their scales and biases, where those of the matrices are products.
+//! Gradients for the scales and biases of a stored matrix whose own gradient is a product that is never built.
 
 use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::scatter_add_single;

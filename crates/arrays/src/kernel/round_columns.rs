@@ -1,4 +1,4 @@
-//! Columns as the numbers that they are coded as, one after the other, with the error of each spread over those behind it.
+//! Columns rounded to the values of their codes, one after the other; the error of each is spread over those behind it.
 
 use std::ops::Range;
 

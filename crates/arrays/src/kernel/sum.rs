@@ -1,4 +1,4 @@
-//! The sum of a matrix and a thin product: quantized, or measured by rows, without being built.
+//! The sum of a matrix and a thin product: quantized, or its norms by rows, without being built.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};

@@ -1,7 +1,7 @@
-//! Dense arrays that packed ones are added to, as the moments of an optimizer are to a gradient.
+//! Sums of a packed array and a dense one, such as an optimizer's moments and a gradient.
 //!
-//! Differences are not made from the codes: those that a model has, as a norm does, are of an array that the mean is taken of
-//! as well, and the gradients of its scales cancel better where both are of one dense array.
+//! Differences are not computed from the codes. In a model they are those of norms, where the mean is taken of the same
+//! array; the gradients of its scales cancel better where both come from one dense array.
 
 use mlx_rs::Array;
 use tacit_core::primitives::Add;

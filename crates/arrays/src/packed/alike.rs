@@ -1,4 +1,4 @@
-//! Whether a format quantizes a part of an array as it does that part of the whole.
+//! Whether a format gives a part of an array the codes that it has in the whole.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Batches of stored matrices: views of a packed array by which of its matrices each entry is.
+//! Batches of stored matrices: views of a packed array that say which of its matrices each entry is.
 
 use std::ops::Range;
 

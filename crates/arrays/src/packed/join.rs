@@ -1,4 +1,4 @@
-//! Packed arrays one after the other: codes and scales are joined, never made anew.
+//! Concatenation of packed arrays: codes and scales are joined, never quantized again.
 
 use mlx_rs::{Array, ops};
 use tacit_core::primitives::Concatenate;

@@ -1,4 +1,4 @@
-//! Products with packed matrices, and rows of them, by their codes.
+//! Products with packed matrices, and gathers of their rows, from the codes.
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::{Error, Result};

@@ -1,4 +1,4 @@
-//! Quantizing, by the declaration of a format.
+//! Quantizing an array as the format's declaration says.
 
 use mlx_rs::{Array, Dtype, stop_gradient};
 use tacit_core::{Aval, Error, Result, Value};

@@ -1,4 +1,4 @@
-//! Packed arrays in smaller blocks, each with the scale of the block that it was in, and so their cuts inside blocks.
+//! Packed arrays in smaller blocks, each with the scale of its old block, so that a cut may lie inside a block.
 
 use std::ops::Range;
 

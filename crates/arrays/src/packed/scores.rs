@@ -1,4 +1,4 @@
-//! Scores of attention, which are computed with what is done to them.
+//! Scores of attention: a deferred op, computed together with the mask, the softmax and the product behind it.
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::primitives::{Add, AsType, Divide, Matmul, Multiply, Select, Softmax};

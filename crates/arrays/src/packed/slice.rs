@@ -1,4 +1,4 @@
-//! Ranges of packed arrays: codes and scales are cut, never made anew.
+//! Ranges of packed arrays: codes and scales are cut, never quantized again.
 
 use mlx_rs::Array;
 use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, TryIndexOp};

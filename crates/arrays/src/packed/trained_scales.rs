@@ -1,4 +1,4 @@
-//! The scales of packed arrays, trained.
+//! Packed arrays whose scales are trained.
 
 use mlx_rs::{Array, Dtype, ops, stop_gradient};
 use tacit_core::transform::{Differentiable, apply};

@@ -1,4 +1,4 @@
-//! Where packed arrays come apart: blocks, codes that share bytes, and super-blocks.
+//! Where packed arrays can be cut: between blocks, between codes that share no byte, and between super-blocks.
 
 use tacit_core::Value;
 use tacit_core::kernel::Pieces;

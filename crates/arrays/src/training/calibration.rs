@@ -1,4 +1,4 @@
-//! From what was seen of a weight's inputs to its codes.
+//! Calibration: codes for a weight from what was observed of its inputs.
 
 pub(crate) mod awq;
 pub(crate) mod calibrate;

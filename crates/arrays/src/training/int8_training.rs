@@ -1,4 +1,4 @@
-//! Weights whose products are of integers in both passes.
+//! Weights whose products are computed in integers in the forward and the backward pass.
 
 use mlx_rs::{Array, Dtype, ops, random};
 use tacit_core::primitives::Broadcast;

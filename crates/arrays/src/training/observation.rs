@@ -1,4 +1,4 @@
-//! What met a weight in products, as sums.
+//! What was observed of a weight's inputs, as sums.
 
 use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_core::extra_ops::dynamic_slice_update;

@@ -1,4 +1,4 @@
-//! Weights that are trained to be quantized.
+//! Weights in quantization-aware training.
 
 use std::ops::Range;
 

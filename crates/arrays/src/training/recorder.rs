@@ -1,4 +1,4 @@
-//! Sums that a weight adds to while it is observed, and that weights which meet the same rows have once.
+//! Sums that an observed weight adds to; weights that meet the same rows share them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{Hash, Hasher};

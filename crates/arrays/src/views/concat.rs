@@ -1,4 +1,4 @@
-//! Several arrays as one.
+//! Several arrays, concatenated along an axis without a copy.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! What every [`Linear`] array becomes by structural ops: what its type says, or a view around it.
+//! Structural ops on every [`Linear`] array: they give what its type says, or a view around it.
 
 use mlx_rs::Array;
 use tacit_core::primitives::{

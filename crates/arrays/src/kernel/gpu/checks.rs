@@ -1,4 +1,4 @@
-//! Launches with what they must give: run on a CPU that plays a GPU, or written for a machine that has one.
+//! Launches with their expected results: run on a CPU that plays a GPU, or written to files for a machine that has one.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};

@@ -1,4 +1,4 @@
-//! Floats as codes, on a GPU: by the scales that their blocks get, or by scales that are there, to the nearest or at random.
+//! Floats to codes, on a GPU: by scales of their own or by given ones, to nearest or at random.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! Which matrices of a stack the entries of a batch multiply, as a source has it.
+//! Which matrix of a stack each entry of a batch multiplies, in the text of a kernel.
 
 /// Numbers of matrices that follow a rule: entry `i` has the number `first + i / each % count`.
 ///

@@ -1,4 +1,5 @@
-//! The gradients of stored matrices for their scales and biases, where those of the matrices are products, on a GPU.
+//! Gradients for the scales and biases of a stored matrix whose own gradient is a product that is never built, on a
+//! GPU.
 
 use std::slice;
 

@@ -1,4 +1,4 @@
-//! Columns as the numbers that they are coded as, one after the other, on a GPU.
+//! Columns rounded to the values of their codes, one after the other, on a GPU.
 
 use std::fmt::Write as _;
 

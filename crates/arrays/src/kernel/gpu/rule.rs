@@ -1,4 +1,4 @@
-//! How elements are coded, in the text of a kernel.
+//! How elements become codes, in the text of a kernel.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! A launch as the function that is made of it, for compilers that show what is wrong without a GPU.
+//! A launch as a complete function, so that compilers for GPUs check its text on a machine without one.
 
 use std::fmt::Write as _;
 

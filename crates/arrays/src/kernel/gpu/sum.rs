@@ -1,4 +1,4 @@
-//! Sums of a matrix and a thin product that are never built, on a GPU: as elements of a kernel, and measured by rows.
+//! The sum of a matrix and a thin product, never built, on a GPU: elements of it in a kernel, and its norms by rows.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! AWQ: inputs that are large are given finer codes.
+//! AWQ: large inputs get finer codes.
 
 use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_core::{Error, Result, Value, tree};

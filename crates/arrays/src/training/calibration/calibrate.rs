@@ -1,4 +1,4 @@
-//! What a method of calibration is.
+//! The trait of calibration methods.
 
 use mlx_rs::Array;
 use tacit_core::{Aval, Error, Result, Value};

@@ -1,4 +1,4 @@
-//! Codes of some inputs at a time, by what a format says in public.
+//! Codes for some inputs of a weight at a time, through what a format offers in public.
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::{Aval, Error, Policy, Result, Value, tree};

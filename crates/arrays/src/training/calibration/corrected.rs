@@ -1,4 +1,4 @@
-//! What codes lose, as far as two thin matrices can say it.
+//! A low-rank correction of what the codes lose.
 
 use mlx_rs::{Array, Dtype, Stream, linalg, ops, random, transforms, with_stream};
 use tacit_core::{Aval, Error, Result, Value, tree};

@@ -1,4 +1,4 @@
-//! The Hessian of a layer's error as the triangle by which the error of one input is spread over the next ones.
+//! The Hessian of a layer's error, as the triangular factor that spreads the error of one input over the next ones.
 
 use mlx_rs::{Array, Dtype, Stream, linalg, ops, transforms, with_stream};
 use tacit_core::{Error, Result};

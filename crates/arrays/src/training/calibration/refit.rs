@@ -1,4 +1,4 @@
-//! Scales and biases that fit codes best.
+//! Scales and biases that fit given codes best.
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, Stream, linalg, ops, transforms, with_stream};

@@ -1,4 +1,4 @@
-//! Attention in every format, with every mask, in each of its ways.
+//! Attention in every format, with every mask, by each of its methods.
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::kernel::GpuBackend;

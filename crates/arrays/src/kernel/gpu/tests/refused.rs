@@ -1,4 +1,5 @@
-//! What the kernels of a CPU refuse has no source, since a GPU would read beyond it; nor do decompositions take it.
+//! Operands that the CPU's kernels refuse: there is no GPU source for them, which would read out of bounds, and
+//! decompositions refuse them too.
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::Aval;
