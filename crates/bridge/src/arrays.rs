@@ -1,4 +1,4 @@
-//! Array handles across the border.
+//! Array handles as they cross between Rust and C++.
 
 use std::ffi::{c_int, c_void};
 

@@ -1,4 +1,4 @@
-//! What every callback from C++ needs: neither an error nor a panic of Rust's may cross.
+//! Callbacks from C++: neither an error nor a panic of Rust crosses the border.
 
 use std::any::Any;
 use std::ffi::{c_int, c_void};

@@ -1,4 +1,4 @@
-//! MLX's derivatives, with what it has wrong or not at all put right.
+//! MLX's derivatives, with those corrected or added that MLX has wrong or lacks.
 
 use mlx_rs::Array;
 

@@ -1,4 +1,4 @@
-//! Variables of the environment that have other values for a moment, since MLX's ring asks nothing else.
+//! Environment variables that are replaced for a moment, since MLX's ring is configured by nothing else.
 
 use std::env;
 use std::ffi::{OsStr, OsString};

@@ -1,4 +1,4 @@
-//! What can go wrong at the border, and how an error of a Rust callback gets through C++ with its type.
+//! The errors of this crate, and how an error of a Rust callback gets through C++ with its type.
 
 mod param;
 mod vmap;

@@ -1,4 +1,4 @@
-//! Evaluation, and what it takes.
+//! Evaluation, and the time that it takes.
 
 use std::time::Duration;
 

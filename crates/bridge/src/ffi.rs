@@ -1,4 +1,4 @@
-//! The declarations of `cpp/`, as they stand there.
+//! Rust declarations of the functions in `cpp/`.
 
 use std::ffi::{c_char, c_int, c_void};
 

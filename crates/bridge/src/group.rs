@@ -1,7 +1,7 @@
 //! Several processes that compute together, over MLX's own distributed engine.
 //!
-//! MLX waits for ever in a collective whose other ranks do not come. Here a collective is a primitive of ours around the
-//! engine: it runs on a thread that can stop waiting, and asks a [`Watcher`] whether to.
+//! MLX waits for ever in a collective that another rank never enters. Here a collective is a primitive of ours around
+//! the engine: it runs on a thread that can stop waiting, and asks a [`Watcher`] whether to.
 
 use std::ffi::{CString, OsStr, c_char, c_int, c_void};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Files in memory, arrays that are parts of them, and the bytes of arrays.
+//! Files mapped into memory, arrays that are parts of them, and the bytes of arrays.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;

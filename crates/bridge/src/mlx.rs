@@ -1,4 +1,4 @@
-//! What Tacit takes for granted of the MLX that it is built for and that no header states, and what not every MLX has.
+//! Assumptions about MLX that no header states, and what not every MLX has.
 //!
 //! `tests/it/mlx.rs` asks the loaded library for each of these, so that a new MLX that changes one fails there first.
 //! What the headers state is in `primitives.tbl`, and is compared with them; the names in the library that its compiled

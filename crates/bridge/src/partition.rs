@@ -1,4 +1,4 @@
-//! Places of numbers, partitioned as MLX does.
+//! The indices of numbers, partitioned as MLX does.
 
 use crate::error::{BridgeError, check};
 use crate::ffi;

@@ -1,10 +1,11 @@
 //! Kernels that run one after the other as one primitive.
 //!
-//! MLX takes some microseconds for each node: it makes its arrays, finds its turn, and hands it to a thread. A [`Plan`] is one
-//! node for many kernels. What they leave to each other lies in one arena, at places that are chosen once.
+//! MLX takes some microseconds for each node: it makes its arrays, finds its turn, and hands it to a thread. A [`Plan`]
+//! is one node for many kernels. The arrays between the kernels lie in one arena, at offsets that are chosen once.
 //!
-//! Stages that compute the same elements a [piece](Kernel::pieces) at a time run together: one piece goes through all of them before
-//! the next ([`chains`] says which). What only they use is then in the arena as one piece for each thread.
+//! Stages that compute the same elements a [piece](Kernel::pieces) at a time run together: one piece goes through all
+//! of them before the next ([`chains`] says which). An array that only they use then takes the memory of one piece for
+//! each thread.
 
 mod arena;
 mod chains;

@@ -1,7 +1,7 @@
 //! Ports of this machine that are held for processes which are about to listen there.
 //!
-//! A port that was only found free may be another's before its process listens. MLX's ring shares its ports with whoever
-//! wants to, so two groups that found the same one would be connected to each other.
+//! A port that was free when somebody looked may be another's before its process listens. MLX's ring shares its ports
+//! with whoever wants to, so two groups that found the same one would be connected to each other.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};

@@ -1,5 +1,5 @@
-//! What the system does to processes and what programs cannot do without it: signals of groups of processes, ends that run
-//! nothing, and memory that is given back.
+//! What the system does to processes beyond the standard library: signals to groups of processes, exits without
+//! destructors, and memory that is given back.
 
 use std::io;
 use std::os::unix::process::CommandExt;

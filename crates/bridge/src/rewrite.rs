@@ -1,4 +1,4 @@
-//! What rewriting a recorded graph asks of it.
+//! What the rewriting of a recorded graph needs: common subexpressions, and questions about arrays.
 
 use mlx_rs::Array;
 

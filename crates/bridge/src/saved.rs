@@ -1,4 +1,4 @@
-//! What the vjps of a recorded graph read, held in another form until they are called.
+//! The arrays that vjps of a recorded graph read, held in another form until the vjps run.
 
 use mlx_rs::Array;
 

@@ -1,4 +1,4 @@
-//! Placeholders, and whether any of them outlived its trace.
+//! Placeholders, and the check that none of them outlives its trace.
 
 use std::ffi::c_void;
 

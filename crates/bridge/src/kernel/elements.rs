@@ -1,4 +1,4 @@
-//! What a kernel sees of its arrays.
+//! The elements of arrays, as a kernel reads and writes them.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! Why something stands for a kernel.
+//! Why plain ops stand for a kernel.
 
 use std::fmt;
 

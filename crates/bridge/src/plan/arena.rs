@@ -1,4 +1,4 @@
-//! Memory for what the kernels of a plan leave to each other.
+//! The memory of the arrays between a plan's kernels.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;

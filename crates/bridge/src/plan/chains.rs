@@ -1,9 +1,9 @@
 //! Which stages of a plan run together, one piece of their elements after the other.
 //!
-//! A stage that falls into [pieces](Pieces) joins the chain of what it takes, where both have the same elements and the piece that
-//! the one leaves is what the other takes. A chain runs where its last stage is, so that what its stages take is there, and as late as
-//! that: a stage that takes anything else of a chain, or writes an array in place that the chain reads, closes it, and no later one
-//! joins.
+//! A stage that can run in [pieces](Pieces) joins the chain of its input where both have the same elements, and where
+//! the piece that the input's stage writes is the piece that this one reads. A chain runs at the place of its last
+//! stage, where all its inputs are there. A stage that reads a result of the chain in any other way, or writes over an
+//! array that the chain reads, closes the chain: no later stage joins it.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! What a plan is made of before its arrays have places.
+//! A plan before its arrays have places: stages, buffers, and the values in them.
 
 use std::ops::Range;
 use std::sync::Arc;

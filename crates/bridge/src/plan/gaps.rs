@@ -1,4 +1,4 @@
-//! Places for what lives at different times.
+//! Places in the arena for arrays that live at different times.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};

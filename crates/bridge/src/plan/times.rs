@@ -1,4 +1,4 @@
-//! What the stages of plans take, while somebody asks.
+//! The time that plans and their stages take, counted while somebody asks.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
