@@ -1,4 +1,4 @@
-//! `tacit bench`: what this machine gives for each format.
+//! `tacit bench`: how fast this machine computes products in each format.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! What the weights of a decoder meet while it reads a text.
+//! A decoder reads a text while the inputs of its weights are observed.
 
 use std::fs;
 use std::iter;

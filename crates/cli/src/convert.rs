@@ -1,4 +1,4 @@
-//! `tacit convert`: a checkpoint in the way of another program.
+//! `tacit convert`: a checkpoint in the format of another program.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};

@@ -1,4 +1,4 @@
-//! `tacit explain`: who takes the products with the parameters of a checkpoint.
+//! `tacit explain`: which handlers take the products with the parameters of a checkpoint.
 
 mod role;
 

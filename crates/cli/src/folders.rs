@@ -1,4 +1,4 @@
-//! Where Tacit keeps what outlives a program, and whether it can.
+//! The folders for what outlives a program, and whether Tacit can use them.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

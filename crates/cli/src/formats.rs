@@ -1,4 +1,4 @@
-//! What formats make of the parameters of a decoder, and what is told of those that become otherwise than they say.
+//! Formats for the parameters of a decoder, and notes on parameters that become something else than a format says.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What happens at Ctrl-C: an answer ends, or the program, whose files on their way go and which says what stays.
+//! Ctrl-C: it ends an answer, or the program, which removes its unfinished files and says which files stay.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

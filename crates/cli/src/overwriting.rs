@@ -1,4 +1,4 @@
-//! What a command may overwrite: nothing that it reads, and what else is there only where it is told to.
+//! What a command may overwrite: never its inputs, and other files only where it is told to.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,4 @@
-//! `tacit primitives`: MLX's primitives and who takes them.
+//! `tacit primitives`: MLX's primitives and the handlers that take them.
 
 use std::fmt;
 

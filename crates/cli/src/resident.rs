@@ -1,4 +1,4 @@
-//! What this process has had in memory.
+//! The peak of this process's memory.
 
 use tacit_figures::resident::told_peak;
 

@@ -1,4 +1,4 @@
-//! What a model said, and what that took.
+//! The answer of a model, and the time that it took.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};

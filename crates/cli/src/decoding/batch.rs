@@ -1,4 +1,4 @@
-//! What a model said after several prompts that it was given together.
+//! The answers of a model to several prompts at once.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};

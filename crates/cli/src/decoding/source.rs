@@ -1,4 +1,4 @@
-//! Where a model keeps what it knows of text: in its GGUF file, or in files of its folder.
+//! Where a model has its tokenizer and templates: in its GGUF file, or in files of its folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};

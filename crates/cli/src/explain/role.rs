@@ -1,4 +1,4 @@
-//! What a model does with a parameter, as its name and its axes tell.
+//! The role of a parameter in a model, from its name and its axes.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What ranks write, with the number of the rank before each line.
+//! The output of ranks, with the number of the rank before each line.
 //!
 //! All that goes to one of this program's streams goes through one thread, so that a line stays whole whatever other ranks
 //! write meanwhile. A line without an end, such as a prompt, is shown once its rank has written nothing for a moment.

@@ -1,4 +1,4 @@
-//! What a run writes in the end.
+//! The output of a run.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

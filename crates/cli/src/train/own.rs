@@ -1,7 +1,7 @@
-//! Which files outside of a run's folder the run has begun.
+//! The files outside of its folder that a run has begun.
 //!
-//! A run that was interrupted has left a record, and perhaps a drawing and the output. The same command goes on with them, and
-//! what else is there it replaces only by force.
+//! An interrupted run has left a record, and perhaps a drawing and the output. The same command goes on with them;
+//! other files that are there it replaces only with `--force`.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

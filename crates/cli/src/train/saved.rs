@@ -1,4 +1,4 @@
-//! What a run leaves on the disk, so that the same command goes on where it was.
+//! The state of a run on the disk, from which the same command goes on.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
