@@ -1,4 +1,4 @@
-//! Transforms around functions that hold the subject instead of taking it.
+//! Transforms of functions that capture the subject instead of taking it as an argument.
 
 use std::rc::Rc;
 

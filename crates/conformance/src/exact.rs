@@ -1,5 +1,5 @@
-//! What a function gives in f64, or in f32 where MLX has it in no wider type, and how near to it a result in another
-//! dtype must be.
+//! The exact result of a function, in f64 or, where MLX has it in no wider dtype, in f32; and how near to it a result
+//! in another dtype must be.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype};

@@ -1,4 +1,4 @@
-//! What an error in the middle leaves behind.
+//! The state that an error in the middle of a call leaves behind.
 
 use std::slice;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Gradients of what is learned beside the subject, and of what is learned through it.
+//! Gradients of scales and offsets beside the subject, and of a master behind a straight-through function.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops, transforms};

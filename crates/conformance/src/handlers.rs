@@ -1,4 +1,4 @@
-//! The handlers of a subject's type, and what happens where it has none.
+//! The handlers of a subject's type, and the primitives that it has none for.
 
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use tacit_core::{ArrayType, OperandPattern, PrimitivePattern, Registry, Result, compile};

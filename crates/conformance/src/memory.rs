@@ -1,4 +1,4 @@
-//! That a product does not build the dense array.
+//! Checks that a product does not build the dense array.
 
 use mlx_rs::{Array, memory as mlx_memory, transforms};
 use tacit_core::{Aval, Error, Policy, Result, Value};

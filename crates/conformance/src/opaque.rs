@@ -1,4 +1,4 @@
-//! Implicit types without handlers: what becomes of them is what interception does by itself.
+//! Implicit types without handlers, which show what interception does by itself.
 
 use mlx_rs::Array;
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};

@@ -1,4 +1,4 @@
-//! What a part of the suite found.
+//! The findings of a part of the suite.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,4 +1,4 @@
-//! Which shapes and dtypes a subject can stand for, found by asking it.
+//! The shapes and dtypes that a subject can stand for, found by trying.
 
 use mlx_rs::Dtype;
 use tacit_core::Aval;

@@ -1,4 +1,4 @@
-//! What the trait of implicit arrays promises: children, static fields, clones, storage.
+//! Checks of what the trait of implicit arrays promises: children, static fields, clones, storage.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::slice;

@@ -1,4 +1,4 @@
-//! The numbers that formats stumble over.
+//! Special numbers: zeros, huge, tiny and subnormal ones, NaN and infinities.
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::Aval;

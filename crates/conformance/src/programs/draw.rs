@@ -1,4 +1,4 @@
-//! Programs of a seed.
+//! Draws a program from a seed.
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::Aval;

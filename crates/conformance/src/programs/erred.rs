@@ -1,4 +1,5 @@
-//! What a program gives where each op that passes compute in another way errs, for results to be compared with.
+//! The results of a program when each op that passes compute in another way has an error: the reference for the results
+//! with passes.
 
 use std::cell::RefCell;
 

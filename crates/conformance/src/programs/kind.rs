@@ -1,4 +1,4 @@
-//! What an implicit input is of: subjects, each in the place of a child of the one before.
+//! The kind of an implicit input: a chain of subjects, each in the place of a child of the one before.
 //!
 //! `lora/base:sliced/inner:nf4` is the subject `lora` whose child `base` is the subject `sliced`, and the child `inner` of that
 //! the subject `nf4`. Which children take another array is asked of the arrays themselves.

@@ -1,5 +1,5 @@
-//! Programs of a seed in which implicit arrays meet: kinds in each other, ops that move their elements, products after these,
-//! other implicit arrays as operands, and transforms around it all.
+//! Draws programs in which implicit arrays meet: kinds in each other, ops that move their elements, products after
+//! these, other implicit arrays as operands, and transforms around it all.
 
 use mlx_rs::Dtype;
 use tacit_core::Aval;

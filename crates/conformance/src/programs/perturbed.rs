@@ -1,8 +1,8 @@
-//! What a result may differ by, as a pass over its graph: each op that passes compute in another way is made to err.
+//! The tolerance of a result, by a pass over its graph: each op that passes compute in another way is given an error.
 //!
-//! A graph of random ops has no error bound that is worth writing down. Its results are computed again with the error that
-//! is granted to each single op put into it: a few units in the last place of an elementary function, a unit for each term
-//! of a sum. What comes of it at the end is what a result may be off.
+//! A graph of random ops has no error bound that is worth writing down. So its results are computed again with the
+//! error that each single op may have: a few units in the last place of an elementary function, a unit for each term of
+//! a sum. How far the results move by this is their tolerance.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

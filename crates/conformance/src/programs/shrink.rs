@@ -1,4 +1,4 @@
-//! The least program that still fails.
+//! Shrinks a program to the shortest one that still fails.
 
 use super::program::{Fill, Layout, Operand, Program, Role, State};
 

@@ -1,4 +1,4 @@
-//! A node that fails when somebody says so.
+//! A node that fails when a test says so.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
