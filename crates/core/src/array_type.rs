@@ -1,4 +1,4 @@
-//! What is known of an implicit type without a value of it: its names, its families, how it is dispatched.
+//! The description of an implicit type, without a value of it: its names, its families, how it is dispatched.
 
 use std::any::{Any, TypeId, type_name};
 use std::hash::{Hash, Hasher};

@@ -1,4 +1,4 @@
-//! What the output of `derive(ImplicitArray)` and `#[handler]` calls.
+//! Functions that the output of `derive(ImplicitArray)` and `#[handler]` calls.
 
 use std::any::TypeId;
 use std::fmt::Debug;

@@ -1,4 +1,4 @@
-//! Who takes a call: the contract, clause by clause.
+//! Which handler takes a call: the contract, clause by clause.
 //!
 //! 1. Candidates are the handlers whose primitive and operand patterns match. The most specific operands win (a type,
 //!    then a family, then any implicit array, then anything); where these are equal, a named primitive goes before a

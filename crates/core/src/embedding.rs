@@ -1,4 +1,4 @@
-//! What the crates that run functions as this one does need of it; no part of the public face.
+//! Internals for the crates that run functions as this one does; not part of the public face.
 
 pub use crate::bits::same_bits;
 pub use crate::environment::Setting;

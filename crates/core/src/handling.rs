@@ -1,4 +1,4 @@
-//! The handlers that run on this thread.
+//! The handlers that are running on this thread.
 
 use std::cell::RefCell;
 

@@ -1,4 +1,4 @@
-//! Who may take the calls of one trace.
+//! Which handlers may take the calls of one trace, remembered from call to call.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -1,11 +1,12 @@
 //! Rewritings of the plain graph that a compiled function was traced to, before MLX compiles it.
 //!
-//! Compile is outermost: its graph is what is left of the function, its gradients and the optimizer's update once handlers
-//! have run, and nothing differentiates or maps it any more. A [`Pass`] puts other nodes in the place of some, which
-//! compute the same. Every crate may register one with [`register_pass!`](crate::register_pass); the facade brings those of
-//! `tacit-fusion`. They run in the order of their numbers, on each trace whose inputs are tracers; a shapeless trace stays as
-//! it was recorded, since a pass looks at shapes. [`CompileOptions::passes`](crate::compile::CompileOptions) chooses among them, and so does
-//! [`PASSES_VARIABLE`] for a whole process; [`CompileStats`](crate::compile::CompileStats) tells what they did (`rewritten`) and left (`nodes`).
+//! Compile is outermost: its graph holds what is left of the function, its gradients and the optimizer's update once
+//! handlers have run, and nothing differentiates or maps it any more. A [`Pass`] replaces some nodes by others that
+//! compute the same. Every crate may register one with [`register_pass!`](crate::register_pass); the facade brings
+//! those of `tacit-fusion`. They run in the order of their numbers, on each trace whose inputs are tracers; a shapeless
+//! trace stays as it was recorded, since a pass looks at shapes.
+//! [`CompileOptions::passes`](crate::compile::CompileOptions) chooses among them, and so does [`PASSES_VARIABLE`] for a
+//! whole process; [`CompileStats`](crate::compile::CompileStats) tells what they did (`rewritten`) and left (`nodes`).
 
 mod graph;
 

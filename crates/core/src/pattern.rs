@@ -1,4 +1,4 @@
-//! What a handler takes, as a partially ordered value.
+//! The operands that a handler takes, as a partially ordered value.
 
 use std::any::{TypeId, type_name};
 use std::cmp::Ordering;

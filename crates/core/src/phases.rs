@@ -1,4 +1,4 @@
-//! Where the time of calls goes.
+//! How the time of calls is spent.
 
 use std::cell::Cell;
 use std::ops::{AddAssign, Sub};

@@ -1,4 +1,4 @@
-//! Functions that users wrote, while they run: on placeholders or not.
+//! Calls of functions that users wrote, and whether one is being recorded on placeholders.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

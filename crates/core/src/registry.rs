@@ -1,4 +1,4 @@
-//! The handlers, and which of them take a call.
+//! All handlers, and which of them take a call.
 
 use std::any::TypeId;
 use std::cmp::Ordering;

@@ -1,4 +1,4 @@
-//! What is in force on this thread: registry, policy, and what stands for a kernel off the CPU.
+//! What is in force on this thread: the registry, the policy, and the fallback for kernels off the CPU.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;

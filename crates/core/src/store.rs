@@ -1,4 +1,4 @@
-//! Where the arrays of a value are while its structure goes through serde.
+//! The arrays of a value while serde writes or reads its structure.
 //!
 //! The structure is JSON and the arrays are not, so an array is serialized as a key: its path in the structure, such as
 //! `base.absmax.codes` or `parts.0.packed`. [`collect`] gathers the arrays by key while a function serializes, and

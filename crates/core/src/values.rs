@@ -1,4 +1,4 @@
-//! Values in their structure: what a traced function takes, and what it makes.
+//! Values with their structure: the arguments and the results of a traced function.
 
 use mlx_rs::Array;
 

@@ -1,4 +1,4 @@
-//! What a compiled function holds without having got it.
+//! Arrays that a compiled function uses without taking them as arguments.
 
 use std::cell::Cell;
 use std::collections::HashSet;

@@ -1,4 +1,4 @@
-//! What a compiled function gives back as it was given.
+//! What a call of a compiled function returns, and which parts of its state it leaves as they were.
 
 use std::collections::HashMap;
 use std::rc::Rc;

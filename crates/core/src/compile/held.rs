@@ -1,4 +1,4 @@
-//! One array that a compiled function holds.
+//! One array that a compiled function holds and that is not an argument.
 
 use std::fmt;
 

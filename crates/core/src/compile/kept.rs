@@ -1,4 +1,4 @@
-//! Compiled functions that are made again and again, where one would serve.
+//! A warning about functions that are compiled again and again, where one could be kept.
 
 use std::collections::HashMap;
 use std::panic::Location;

@@ -1,4 +1,4 @@
-//! What a trace depends on, and what to say when it is needed again.
+//! What a trace depends on, and the reason that a call gives for a new one.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Parts of the state that stay as they are from call to call.
+//! Parts of the state that do not change from call to call.
 
 use std::sync::{Arc, Weak};
 

@@ -1,4 +1,4 @@
-//! A call that is traced, and the making of its trace.
+//! A call that makes a new trace.
 
 use mlx_rs::Array;
 use tacit_bridge::{BoxError, check_depth};

@@ -1,4 +1,4 @@
-//! What goes from step to step of a loop.
+//! The carry of a loop: the values that go from step to step.
 
 use mlx_rs::Array;
 

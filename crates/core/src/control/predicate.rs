@@ -1,4 +1,4 @@
-//! One bool that decides.
+//! The predicate of a branch or a loop: one bool.
 
 use mlx_rs::Array;
 use tacit_bridge::is_traced;

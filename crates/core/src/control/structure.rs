@@ -1,4 +1,4 @@
-//! What must not change from step to step, nor from branch to branch.
+//! The structure that a loop keeps from step to step, and that both branches share.
 
 use mlx_rs::Array;
 

@@ -1,4 +1,4 @@
-//! What an error is about: arguments of a trace, parameters.
+//! The subject of an error: arguments of a trace, parameters.
 
 use std::fmt;
 

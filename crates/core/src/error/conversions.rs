@@ -1,4 +1,4 @@
-//! What errors of others are as ours, and ours as those of mlx-rs.
+//! Conversions of other errors into ours, and of ours into those of mlx-rs.
 
 use mlx_rs::error::{
     AdaDeltaBuildError, AdafactorBuildError, AsSliceError, ConvBuildError, CrossEntropyBuildError, DropoutBuildError,

@@ -1,4 +1,4 @@
-//! How an error is written.
+//! The text of an error.
 
 use tacit_bridge::Aval;
 

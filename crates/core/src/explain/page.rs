@@ -1,4 +1,4 @@
-//! An explanation as a page of its own.
+//! An explanation as a page of HTML.
 
 use std::fmt::Write;
 

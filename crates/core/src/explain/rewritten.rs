@@ -1,4 +1,4 @@
-//! What passes make of a graph, as data and as text.
+//! What passes changed in a graph, as data and as text.
 
 use std::any::Any;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What waits for the traces of this thread to end.
+//! Tasks that wait until the traces of this thread have ended.
 
 use std::cell::RefCell;
 

@@ -1,4 +1,4 @@
-//! Which arguments a value of a trace is made of, for errors.
+//! Which arguments a value of a trace is computed from, for errors.
 
 use std::collections::{BTreeSet, HashMap};
 

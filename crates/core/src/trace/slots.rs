@@ -1,4 +1,4 @@
-//! What stands in the slots of a tape.
+//! The values in the slots of a tape.
 
 use tacit_bridge::{Kept, NameId, Slot};
 

@@ -1,4 +1,4 @@
-//! What the nodes of a graph refer to, kept on the thread that made it.
+//! Values that the nodes of a graph refer to, kept on the thread that made them.
 //!
 //! MLX may drop a node on any thread, and closures and tree definitions cannot go to another one. So a node holds a
 //! [`Resident`], and the value stays in a table of its own thread.

@@ -1,4 +1,4 @@
-//! Parts of a graph whose activations are held in a form, as handlers have them.
+//! For handlers: parts of a graph whose activations are held in another form.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

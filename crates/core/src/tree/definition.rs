@@ -1,4 +1,4 @@
-//! What a structure of arrays is.
+//! The trait of trees: structures with arrays at their leaves.
 
 use super::{Arguments, Leaf, Reader, Visitor};
 use crate::Result;

@@ -1,4 +1,4 @@
-//! The gradient of a leaf, or of a tree whose leaves cannot be others.
+//! The gradient of a leaf, or of a tree with fixed leaves.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What a tree says of itself while it stays as it is.
+//! The stamp of a tree: it stays the same while the tree does.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! What a call leaves of its state as it was.
+//! The parts of a state that a call leaves unchanged.
 
 use super::TreeDef;
 use super::entry::Entry;

@@ -1,4 +1,4 @@
-//! What looks at a tree, and how far it looks.
+//! Visitors of trees, and how far a tree is opened for them.
 
 use std::fmt;
 
