@@ -1,4 +1,4 @@
-//! What ranks are about to run is compared before they run it.
+//! Ranks compare what they are about to run before they run it.
 //!
 //! A pass over the graph of a compiled function lists its collectives, and the watch compares the lists of all ranks: whole,
 //! since a checksum would not say what differs.

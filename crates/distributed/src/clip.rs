@@ -1,4 +1,4 @@
-//! Gradients of a bounded norm, where ranks hold parts of them.
+//! Clipping gradients by their norm, where ranks hold parts of them.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! Parameters of a model that no rank holds a whole of, and what is made of their gradients.
+//! Models whose parameters are each split over all ranks, and the gradients of these.
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! Arrays that no rank holds a whole of between two uses.
+//! Arrays that are split over the ranks, and gathered only for each use.
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, ops};

@@ -1,4 +1,4 @@
-//! What a group of several ranks is.
+//! The state of a group of several ranks.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};

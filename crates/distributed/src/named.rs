@@ -1,4 +1,4 @@
-//! Ranks by their numbers, as messages have them.
+//! Ranks by their numbers, as messages name them.
 
 /// How many ranks a message names.
 pub(crate) const NAMED: usize = 8;

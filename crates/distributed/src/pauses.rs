@@ -1,4 +1,4 @@
-//! Pauses of this process, in which it is stopped or its machine sleeps: nobody is late meanwhile.
+//! Pauses of this process, in which it is stopped or its machine sleeps: no other rank counts as late for that time.
 
 use std::mem;
 use std::time::{Duration, Instant};

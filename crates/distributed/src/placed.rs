@@ -1,4 +1,4 @@
-//! What lies in parts already is not split again.
+//! The check that a value that is split already is not split again.
 
 use tacit_arrays::Distributed;
 use tacit_core::{Error, Result, Value};

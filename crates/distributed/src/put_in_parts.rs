@@ -1,4 +1,4 @@
-//! Parameters of a model in parts, which hold nothing of the wholes.
+//! Replaces parameters of a model by their parts, which do not keep the wholes in memory.
 
 use mlx_rs::module::ModuleParameters;
 use tacit_core::{Error, Result, Value, tree};

@@ -1,4 +1,4 @@
-//! What ranks draw by chance: apart from each other where each has a batch of its own, and alike where they compute one.
+//! Random numbers on ranks: different ones where each rank has a batch of its own, the same ones where all compute one.
 
 use mlx_rs::random::{self, RandomState};
 use tacit_core::Result;

@@ -1,4 +1,4 @@
-//! What ranks say to each other beside what they compute.
+//! Numbers that ranks tell each other beside what they compute.
 
 use mlx_rs::Array;
 use tacit_core::Result;

@@ -1,4 +1,4 @@
-//! What decides whether a rank goes on waiting for the others.
+//! Decides whether a rank goes on waiting for the others.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;

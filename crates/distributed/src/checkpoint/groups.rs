@@ -1,4 +1,4 @@
-//! Which ranks have the parts of an array, where these are not all ranks of a save.
+//! Which ranks hold the parts of an array that is split over some of a save's ranks only.
 
 use std::collections::BTreeMap;
 

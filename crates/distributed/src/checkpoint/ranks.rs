@@ -1,4 +1,4 @@
-//! What the ranks of a save tell each other. Every rank calls each of these, whatever became of it before.
+//! What the ranks of a save tell each other. Every rank calls each of these functions, even if it has failed before.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Implicit arrays as an index has them: a structure, and the names of the arrays in it.
+//! Implicit arrays as an index describes them: a structure, and the names of the arrays in it.
 
 use std::collections::BTreeMap;
 

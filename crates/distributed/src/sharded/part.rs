@@ -1,4 +1,4 @@
-//! What of a replicated array a rank computes with.
+//! The part of a replicated array that a rank computes with.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! What rank 0 concludes from what all ranks are in.
+//! What rank 0 concludes from the collectives that all ranks are in.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

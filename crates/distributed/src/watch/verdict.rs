@@ -1,4 +1,4 @@
-//! Why a group is at its end.
+//! Why a group has ended.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Stored arrays that are split otherwise than they were saved: joined of all ranks' parts, and cut anew.
+//! Stored arrays that are split in another way than they were saved: joined from all ranks' parts, and cut again.
 
 use mlx_rs::{Array, ops};
 use tacit_arrays::shard;

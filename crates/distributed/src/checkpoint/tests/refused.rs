@@ -1,4 +1,4 @@
-//! What is missing, of another model, or says what cannot be.
+//! Saves that are refused: incomplete, of another model, or contradicting themselves.
 
 use std::collections::BTreeMap;
 use std::fs;
