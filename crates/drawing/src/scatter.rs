@@ -1,4 +1,4 @@
-//! Points of two numbers as SVG, with the front that none is below.
+//! Points of two numbers as SVG, with the front of those that no other one beats.
 
 use crate::axis::{Axis, labels, number};
 use crate::canvas::{Anchor, Canvas, EDGE, ROW, WIDTH};
