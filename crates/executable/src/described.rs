@@ -1,4 +1,4 @@
-//! What an executable says of itself: its parameters, inputs and outputs, and what becomes of a run.
+//! What an executable is described to have, parameters, inputs and outputs, and what becomes of the nodes of a run.
 
 use tacit_core::{Aval, Explanation, Result, explain};
 

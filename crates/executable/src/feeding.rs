@@ -1,4 +1,4 @@
-//! What becomes of the resident inputs from run to run.
+//! The resident inputs from run to run.
 
 use mlx_rs::ops::indexing::TryIndexMutOp;
 use tacit_core::{Error, Result, Value, kernel, tree};

@@ -1,4 +1,4 @@
-//! What an executable is given to hold: parameters and resident inputs.
+//! Setting what an executable holds: parameters and resident inputs.
 
 use mlx_rs::Array;
 use tacit_core::{Result, Value};
