@@ -1,4 +1,4 @@
-//! Products beside what the machine can do, for the chapter that explains them.
+//! Products compared with the limits of the machine, for the chapter that explains them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! Numbers that stand for many.
+//! Medians and quartiles.
 
 /// The median of some numbers and the quartiles around it.
 #[derive(Clone, Copy, Debug, PartialEq)]
