@@ -1,4 +1,4 @@
-//! What a folder holds, where a save that was killed may not have given all files their names.
+//! The files of a folder, even if a save was killed before it gave all of them their names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,4 +1,4 @@
-//! Folders that are made for what is written into them.
+//! Folders that are made for an output.
 
 use std::fs;
 use std::path::{Path, PathBuf};

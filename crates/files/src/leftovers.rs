@@ -1,4 +1,4 @@
-//! What saves that were killed left on their way.
+//! Hidden files that killed saves left.
 
 use std::fs::{self, File};
 use std::path::Path;

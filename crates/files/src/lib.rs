@@ -5,9 +5,9 @@
 //!
 //! 1. Each file is written whole into the folder under a name that nobody can guess ([`Staged`]), and nothing is there yet
 //!    but hidden files, which go when the program fails or is interrupted.
-//! 2. [`Commit`] puts them on the disk, and then one small file, `.tacit-save.json`, that says which hidden file is to have
-//!    which name, and what goes. From the moment that this file is there the save is made.
-//! 3. The files get their names, what goes goes, and `.tacit-save.json` last of all.
+//! 2. [`Commit`] puts them on the disk, and then one small file, `.tacit-save.json`, that says which hidden file gets which
+//!    name, and which old files are removed. From the moment that this file is there the save is made.
+//! 3. The files get their names, these old files are removed, and `.tacit-save.json` is removed last.
 //!
 //! Where the program is killed before the second step has ended, the folder holds the old files. After it, whoever reads
 //! through [`Current`] sees the new ones under their names, wherever they are, and the next save in the folder finishes what

@@ -1,4 +1,4 @@
-//! One save at a time has a folder, and whoever reads several files of it sees one save.
+//! Locks of a folder: one save at a time writes to it, and whoever reads several files reads those of one save.
 
 use std::fs::{File, TryLockError};
 use std::io;

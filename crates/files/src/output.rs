@@ -1,4 +1,4 @@
-//! One file that is written, or what a device is given.
+//! The one file that a program writes, or the device that takes its place.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};

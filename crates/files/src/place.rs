@@ -1,4 +1,4 @@
-//! What is at the place where a file is to be.
+//! What is at the path where a file is to be.
 
 use std::fs;
 use std::io;

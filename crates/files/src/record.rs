@@ -1,4 +1,4 @@
-//! What a save of several files writes before it gives them their names: `.tacit-save.json`.
+//! The record that a save of several files writes before it gives them their names: `.tacit-save.json`.
 
 use std::ffi::OsStr;
 use std::fs::{self, Metadata};

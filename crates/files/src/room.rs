@@ -1,4 +1,4 @@
-//! A folder while a save to it is written.
+//! A folder before a save to it is written: what killed saves left there is cleared away.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Folders that interrupted work leaves, which one program at a time has.
+//! Locks of folders that interrupted work leaves: one program at a time has one.
 
 use std::fs::{self, File, FileType, TryLockError};
 use std::io;
