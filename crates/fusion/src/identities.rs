@@ -1,4 +1,5 @@
-//! Nodes that only pass an operand on, or parts of it: what they meant to a transform is over once the graph is compiled.
+//! Nodes that only pass an operand on, or parts of it: they serve transforms, and no transform follows once the graph
+//! is compiled.
 
 use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, TryIndexOp};
 use tacit_core::Result;

@@ -1,4 +1,4 @@
-//! The place of the least or greatest number of each row.
+//! The index of the least or greatest element of each row.
 
 use half::{bf16, f16};
 use mlx_rs::Dtype;

@@ -1,4 +1,4 @@
-//! What plans give to the rest of a graph.
+//! The results of plans that the rest of a graph reads.
 
 use tacit_core::pass::{Nodes, Slot};
 use tacit_core::{Aval, Result};

@@ -1,4 +1,4 @@
-//! Elements and rows that an array of indices chooses, what is put in their place, and what is added to them.
+//! Gathers and scatters: elements and rows that an array of indices chooses, replaces or adds to.
 
 use std::ops::Add;
 

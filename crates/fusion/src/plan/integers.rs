@@ -1,4 +1,4 @@
-//! Elementwise ops on whole numbers and truth values.
+//! Elementwise ops on integers and booleans.
 
 use mlx_rs::Dtype;
 use tacit_core::Aval;

@@ -1,4 +1,4 @@
-//! Numbers in their order, where they stand in it, and where they would.
+//! Sorts, sorting and partitioning indices, and searches in sorted arrays.
 
 use std::cmp::Ordering;
 use std::convert::Infallible;

@@ -1,4 +1,4 @@
-//! What each node is to a plan.
+//! What each node of a graph is to a plan: a stage, a view of another array, or an op that MLX computes.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Where the elements of an array lie that lies row by row.
+//! The strides, axes and sizes of row-major arrays.
 
 use tacit_kernels::Axis;
 

@@ -1,4 +1,4 @@
-//! Parts of arrays that are written, taken and joined.
+//! Slices, updates of slices, and concatenations.
 
 use mlx_rs::Dtype;
 use tacit_core::Aval;

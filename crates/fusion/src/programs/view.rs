@@ -1,4 +1,4 @@
-//! Which numbers of an array an op sees, behind reshapes and a broadcast.
+//! Which elements of an array an op reads, behind reshapes and a broadcast.
 
 use tacit_kernels::program::{Columns, Map};
 
