@@ -1,4 +1,4 @@
-//! Arrays that are read when they are evaluated, as those are that lie in a file.
+//! Arrays whose elements are read when they are evaluated, such as those of a file.
 
 use std::ptr;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! JSON whose objects keep their order, written as Python's `json` writes it.
 //!
-//! Other libraries' configurations are text that Python wrote, with `Infinity`, `-Infinity` and `NaN` for floats that JSON has
-//! not. Read and written again they are the same bytes.
+//! Other libraries' configurations are text that Python wrote, with `Infinity`, `-Infinity` and `NaN` for floats that
+//! JSON lacks. Read and written again they are the same bytes.
 
 use std::borrow::Cow;
 use std::path::Path;

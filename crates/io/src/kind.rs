@@ -1,4 +1,4 @@
-//! Whose checkpoint a file or a folder is.
+//! Which program's checkpoint a file or a folder is.
 
 use std::fmt;
 use std::path::Path;

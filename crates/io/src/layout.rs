@@ -1,9 +1,9 @@
-//! The same decoder's parameters as mlx-lm has them, and as Hugging Face does.
+//! Conversion of a decoder's parameters between the arrangements of mlx-lm and of Hugging Face.
 //!
-//! The names are the same but for experts: Hugging Face stores those of a layer apart, `mlp.experts.0.up_proj`, and mlx-lm as one
-//! array, `mlp.switch_mlp.up_proj`; those of a Mixtral are `block_sparse_moe.experts.0.w3` and `block_sparse_moe.switch_mlp.up_proj`.
-//! Of a Qwen3-Next the filters lie the other way and the gains of norms are less 1 with Hugging Face.
-//! [`Gguf::hugging_face`](crate::Gguf::hugging_face) gives mlx-lm's arrangement.
+//! The names are the same but for experts: Hugging Face stores those of a layer apart, `mlp.experts.0.up_proj`, and
+//! mlx-lm as one array, `mlp.switch_mlp.up_proj`; those of a Mixtral are `block_sparse_moe.experts.0.w3` and
+//! `block_sparse_moe.switch_mlp.up_proj`. For a Qwen3-Next Hugging Face has the last two axes of filters swapped, and
+//! the gains of norms less 1. [`Gguf::hugging_face`](crate::Gguf::hugging_face) gives mlx-lm's arrangement.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Files that are given for safetensors, and are something else that can be told.
+//! Recognizes files that are given as safetensors and are of another known kind.
 
 /// What some bytes are and what to do, where they begin like a file of another kind.
 ///

@@ -1,4 +1,4 @@
-//! The keys of positions in configurations that have them twice.
+//! Configurations that have the keys of positions twice.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! How far a file is.
+//! How much of a checkpoint is written.
 
 use indicatif::{ProgressBar, ProgressStyle};
 

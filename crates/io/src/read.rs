@@ -1,4 +1,4 @@
-//! Reads a checkpoint, whosever it is.
+//! Reads a checkpoint of any known program.
 
 use std::collections::BTreeMap;
 use std::path::Path;

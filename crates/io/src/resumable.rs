@@ -1,4 +1,4 @@
-//! Values that are made one by one, of which an interruption loses none but the one at hand.
+//! Values that are made one by one; an interruption loses only the one in progress.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What a checkpoint is read of.
+//! The files that a checkpoint is read from.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Models of which no configuration is there.
+//! Models without a configuration.
 
 use std::path::Path;
 

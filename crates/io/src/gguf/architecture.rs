@@ -1,6 +1,7 @@
-//! What llama.cpp calls and changes of each architecture: the one table that all of `Gguf` reads, and writes by.
+//! llama.cpp's names for each architecture and its changes of tensors: the one table that all of `Gguf` reads and
+//! writes by.
 //!
-//! As `tensor_mapping.py` of gguf-py, `conversion` of llama.cpp and its `src/models` have it.
+//! Sources: `tensor_mapping.py` of gguf-py, and llama.cpp's `conversion` and `src/models`.
 
 use super::tensor::{
     BLOCK_OF_EXPERTS, DELTA_NET, EXPERTS, FUSED_GATED, FUSED_HEADS, GATED, HEAD_NORMS, MIXED_HEADS, MODEL,

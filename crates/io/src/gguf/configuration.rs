@@ -1,4 +1,4 @@
-//! The configuration that Hugging Face's model of a file has.
+//! The model of a file, as Hugging Face's configuration describes it.
 
 use tacit_core::{Error, Result};
 

@@ -1,4 +1,4 @@
-//! The names that Hugging Face's models have for llama.cpp's tensors, and what llama.cpp changed of these undone.
+//! Hugging Face's names for llama.cpp's tensors, and llama.cpp's changes of tensors undone.
 
 use mlx_rs::{Array, ops};
 use tacit_core::{Error, Result, Value};

@@ -1,4 +1,4 @@
-//! What llama.cpp calls the tensors of a layer, and what it has made of them.
+//! llama.cpp's names for the tensors of a layer, and its changes of them.
 
 /// A tensor's module, or its whole name, in the file and in Hugging Face's model, and what is to be undone.
 pub(super) struct Tensor(pub(super) &'static str, pub(super) &'static str, pub(super) Change);
