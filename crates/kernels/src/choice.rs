@@ -1,6 +1,6 @@
-//! Which engines can take a product on a machine, and what each of them says that it costs.
+//! Which engines can take a product on a machine, and the cost that each states.
 //!
-//! For the benchmark that compares this with the time that they take, and for a look at machines that nobody has here.
+//! For the benchmark that compares these costs with measured times, and to look at the choices of other machines.
 
 use crate::{
     Factors, Matrix, Operand, Orientation,

@@ -1,4 +1,4 @@
-//! Matrices of floats, as they are or with something between their rows.
+//! Dense matrices of floats, with or without a gap between their rows.
 
 use crate::{
     KernelError, Orientation,

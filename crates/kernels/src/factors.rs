@@ -1,4 +1,4 @@
-//! What a product and what its output held count for.
+//! The factors of a product and of what its output held before.
 
 use std::ops::MulAssign;
 

@@ -1,4 +1,4 @@
-//! The two ways round of a product with a matrix.
+//! The orientation of a product: with a matrix, or with its transpose.
 
 /// Which way round the matrix `W: [n, k]` is multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

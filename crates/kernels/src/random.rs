@@ -1,7 +1,8 @@
 //! The random numbers of MLX: those of its `random.uniform` by a key, any part of them by itself.
 //!
-//! MLX hashes counters by Threefry-2x32 of 20 rounds ("Parallel Random Numbers: As Easy as 1, 2, 3", Salmon et al., 2011). A
-//! hash gives two words, of which the second belongs half of the array behind the first.
+//! MLX hashes counters by Threefry-2x32 of 20 rounds ("Parallel Random Numbers: As Easy as 1, 2, 3", Salmon et al.,
+//! 2011). A hash gives two words: one for an element of the first half of the array, and one for the element at the
+//! same place of the second half.
 
 /// Writes the numbers from `first` on of the `count` that MLX draws by `key`, from 0 to below 1 and of 24 bits.
 ///

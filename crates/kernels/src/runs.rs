@@ -1,5 +1,5 @@
-//! Thresholds in a few runs of equal steps, as those between the values of a table whose decades are divided evenly: how many of
-//! them a float is greater than is computed there, and not searched.
+//! The rank of a float among thresholds that lie in a few runs of equal steps, as those of a table whose decades are
+//! divided evenly: it is computed, without a search.
 //!
 //! In each run the place of a float among the thresholds is a line, which is at `k + 1/2` at threshold `k`, or nearer to that than
 //! [`NEAR`]. Rounding keeps the order of two floats, and so does the line. So a place that is not as near to a half is rounded to

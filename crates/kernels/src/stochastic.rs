@@ -1,9 +1,10 @@
 //! Stochastic rounding: an element takes one of the two values around it, by a random number of its own.
 //!
-//! With `low` and `high` these values, it takes `high` where the number, from 0 to below 1, is less than
-//! `(x - low) / (high - low)`: its mean over all keys is `x`, as far as the values of its block reach, and what has a code keeps
-//! it. Values are compared as they are decoded, so that a format is known by no more than what its codes stand for. The numbers
-//! are those of [`uniform`], which depend on nothing but the key and the place of the element.
+//! With `low` and `high` these values, it takes `high` where the number, from 0 to below 1, is less than `(x - low) /
+//! (high - low)`. Its mean over all keys is `x`, if `x` is within the range of its block's values, and an element that
+//! is one of these values keeps it. Values are compared as they are decoded: all that is known of a format is the value
+//! of each code. The numbers are those of [`uniform`], which depend on nothing but the key and the place of the
+//! element.
 
 use std::cmp::Ordering;
 

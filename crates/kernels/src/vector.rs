@@ -1,4 +1,4 @@
-//! A dense matrix times a vector, which is a matter of reading the matrix once.
+//! A dense matrix times a vector: it takes as long as reading the matrix once.
 
 use crate::{
     Factors, Isa, Operand, Orientation,

@@ -1,4 +1,4 @@
-//! What a machine is, as far as the time of a loop depends on it, and what this one can do at most.
+//! The description of a machine, as far as the time of a loop depends on it, and the limits of this one.
 //!
 //! A `Machine` is described, not measured: its instruction set and what it has beside, and for each class of them the
 //! cycles that a few steps take. So nothing runs when a program starts, and a machine always chooses the same loops, whose

@@ -1,4 +1,4 @@
-//! One number of a row.
+//! Reductions of a row to one number.
 
 use super::Op;
 

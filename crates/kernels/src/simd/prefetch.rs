@@ -1,4 +1,4 @@
-//! Requests for memory that nobody waits for yet.
+//! Prefetches: memory is requested before it is needed.
 
 /// Asks for a cache line, into the first-level cache. Nothing happens where that is not readable.
 #[inline(always)]

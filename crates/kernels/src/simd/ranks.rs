@@ -1,4 +1,4 @@
-//! Ranks among thresholds where a vector looks up no 32 numbers at once.
+//! Ranks among thresholds, for vectors that cannot look up 32 numbers at once.
 
 use super::vector::Simd;
 

@@ -1,4 +1,5 @@
-//! What the pool waits by: that of the standard library, or loom's, which tries every order in which threads may meet.
+//! The synchronization that the pool uses: the standard library's, or loom's, which tries every order in which threads
+//! may meet.
 
 #[cfg(loom)]
 pub(super) use loom::{
