@@ -1,4 +1,4 @@
-//! Deprecated items: what a macro writes for one uses it, and the author is not to be warned of that.
+//! Deprecated items: the output of a macro uses the item, and must not warn its author of that.
 
 use proc_macro2::TokenStream;
 use quote::quote;
