@@ -1,4 +1,4 @@
-//! What the weights of a decoder are to become, as a text says it.
+//! The formats of a decoder's weights, read from text.
 
 use std::path::Path;
 

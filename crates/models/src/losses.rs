@@ -1,4 +1,4 @@
-//! What a decoder loses on a text, token by token.
+//! The loss of a decoder on a text, token by token.
 
 use std::rc::Rc;
 

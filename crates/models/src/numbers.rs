@@ -1,4 +1,4 @@
-//! Numbers in the dtype of what they meet, which they do not widen.
+//! Constants in the dtype of the array that they are combined with, so that they do not widen it.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};

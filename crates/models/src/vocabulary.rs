@@ -1,4 +1,4 @@
-//! Tokens that are known to be words before an embedding is looked up by them.
+//! The check that tokens are inside the vocabulary, before an embedding is looked up by them.
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::extra_ops::checked_numbers;
