@@ -1,4 +1,4 @@
-//! Several adapters on one model, of which an array says which is in use.
+//! Several adapters on one model; an array selects the one in use.
 
 use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;

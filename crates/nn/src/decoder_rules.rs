@@ -1,4 +1,4 @@
-//! What the weights of a decoder become where one format is said for all.
+//! Rules for all weights of a decoder, from one format.
 
 use std::collections::HashSet;
 

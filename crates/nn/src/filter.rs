@@ -1,4 +1,4 @@
-//! Which leaves of a model are meant: to train, to save.
+//! Filters of a model's leaves, such as those to train or to save.
 
 use std::borrow::Cow;
 use std::mem::discriminant;

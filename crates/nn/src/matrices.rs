@@ -1,4 +1,4 @@
-//! Which parameters are matrices of products, as their names and shapes say it.
+//! Which parameters are matrices of products, by their names and shapes.
 
 use tacit_core::Aval;
 

@@ -1,4 +1,4 @@
-//! Parameters that came to a module, or went from it, since a structure was taken.
+//! Parameters that were added to a module, or removed from it, since its structure was recorded.
 
 use std::collections::BTreeSet;
 

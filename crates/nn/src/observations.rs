@@ -1,4 +1,4 @@
-//! What was seen of a model's weights.
+//! Observations of a model's weights, by path.
 
 use std::collections::BTreeMap;
 

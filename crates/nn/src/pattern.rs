@@ -1,4 +1,4 @@
-//! Which parameters of a model are meant, by their paths.
+//! Patterns of parameters' paths.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What became of a model's parameters.
+//! What a model's parameters became.
 
 use std::collections::BTreeMap;
 use std::fmt;

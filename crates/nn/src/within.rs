@@ -1,4 +1,4 @@
-//! Values with something else in place of what is within them.
+//! Values of which an array inside is replaced by another one.
 
 use tacit_arrays::{Adapter, Distributed};
 use tacit_core::{ChildName, ImplicitArray, Result, Value};

@@ -1,4 +1,4 @@
-//! One choice for each of several things, of the least cost within so many bytes.
+//! Chooses one option for each of several things, at the least cost within a budget of bytes.
 //!
 //! It is the multiple-choice knapsack problem (Sinha and Zoltners, 1979). Along the convex hull of cost over bytes of each
 //! thing the steepest step is the best there is, but for the last one, which may not fit: until then the choice is that of the

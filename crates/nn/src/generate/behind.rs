@@ -1,4 +1,4 @@
-//! A model that the text runs ahead of.
+//! A model, and the tokens of the text that its state has not seen yet.
 
 use mlx_rs::Array;
 use tacit_core::{Result, Tree};

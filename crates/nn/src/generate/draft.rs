@@ -1,4 +1,4 @@
-//! What proposes tokens.
+//! The trait of drafts, which propose tokens.
 
 use mlx_rs::Array;
 use tacit_core::Result;

@@ -1,4 +1,4 @@
-//! A smaller model that proposes tokens.
+//! A draft by a smaller model.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Tokens as an iterator.
+//! The iterator of generated tokens.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Tokens that the text has had before.
+//! A draft by prompt lookup: what followed the last tokens where they stand earlier in the text.
 
 use tacit_core::{Error, Result};
 

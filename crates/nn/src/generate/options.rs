@@ -1,4 +1,4 @@
-//! What a generation is asked for.
+//! The options of a generation.
 
 use tacit_core::{Error, Result};
 

@@ -1,4 +1,4 @@
-//! One token at a time.
+//! Generation of one token at a time.
 
 use mlx_rs::{Array, transforms};
 use tacit_core::tree::{self, Open};

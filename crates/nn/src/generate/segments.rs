@@ -1,7 +1,7 @@
-//! Text up to the first of some stops, as it comes in.
+//! Text up to the first stop string, while it comes in.
 //!
-//! The first is the one that is complete first, and of those that are complete with one character the longest: so that it does
-//! not depend on the pieces that a text comes in.
+//! The first stop string is the one that is complete first; of several that the same character completes, it is the
+//! longest. So the result does not depend on the pieces in which the text comes.
 
 /// Text that comes in pieces, of which what may be the beginning of a stop is held back.
 #[derive(Clone, Debug, Default)]

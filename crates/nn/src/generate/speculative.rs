@@ -1,4 +1,4 @@
-//! Several tokens at a time, of which a draft proposes all but one.
+//! Generation of several tokens at a time, of which a draft proposes all but one.
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops, random, transforms};

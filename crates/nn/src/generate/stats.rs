@@ -1,4 +1,4 @@
-//! What a generation took.
+//! The number of tokens of a generation, and the time that they took.
 
 use std::time::{Duration, Instant};
 

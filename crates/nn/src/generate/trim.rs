@@ -1,4 +1,4 @@
-//! States that can forget.
+//! States that can forget tokens.
 
 use tacit_core::{Error, Result};
 

@@ -1,4 +1,4 @@
-//! What leaves mean beside their numbers, so that a file of leaves is loaded into a model of its own kind.
+//! The meaning of leaves beside their numbers, so that a file of leaves is loaded into a model of the same kind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

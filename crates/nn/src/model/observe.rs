@@ -1,4 +1,4 @@
-//! Weights that are observed while a model runs, and codes by what was seen.
+//! Observing the weights of a running model, and choosing codes by that.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! What a compiled step sees of a model, and what is known of it until somebody may change it.
+//! All of a model that a compiled step sees, and what is known of it until somebody may change it.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashSet};

@@ -1,4 +1,4 @@
-//! What the parameters of a model are now.
+//! The report of a model's parameters as they are now.
 
 use std::rc::Rc;
 

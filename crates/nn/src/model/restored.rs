@@ -1,4 +1,4 @@
-//! A model that is what it was before, where something fails.
+//! Restores a model to what it was before, where something fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! What stands in place of parameters whose activations gradients read from codes.
+//! The stand-ins for parameters whose activations are saved as codes for gradients.
 
 use tacit_arrays::SavedInputs;
 use tacit_arrays::format::AnyFormat;

@@ -1,4 +1,4 @@
-//! Steps of an optimizer.
+//! The step of an optimizer on a model.
 
 use std::borrow::Borrow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

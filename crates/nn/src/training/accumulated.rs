@@ -1,4 +1,4 @@
-//! Gradients of several batches as those of one.
+//! Gradients of several batches, accumulated to those of one.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Gradients of a bounded norm.
+//! Clipping gradients by their norm.
 
 use std::rc::Rc;
 

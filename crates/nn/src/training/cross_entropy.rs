@@ -1,4 +1,4 @@
-//! The cross entropy of logits, and of logits that are never all there.
+//! Cross entropy of logits, also a chunk of rows at a time, so that all logits are never in memory.
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::Distributed;

@@ -1,4 +1,4 @@
-//! When a run stops because it gets no better.
+//! Early stopping: a run ends when it gets no better.
 
 /// Says when to stop a run whose loss no longer falls.
 ///
