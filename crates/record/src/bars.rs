@@ -1,4 +1,4 @@
-//! Numbers by name.
+//! Bar charts: numbers by name.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Curves by step.
+//! Charts of curves by step.
 
 use std::collections::BTreeMap;
 use std::path::Path;

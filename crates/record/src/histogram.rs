@@ -1,4 +1,4 @@
-//! Where many numbers lie.
+//! Histograms of many numbers.
 
 use mlx_rs::{Array, Dtype};
 use serde::{Deserialize, Serialize};

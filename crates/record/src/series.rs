@@ -1,4 +1,4 @@
-//! Numbers by step.
+//! Series of numbers by step.
 
 /// Numbers by step, in the order of the steps.
 ///
