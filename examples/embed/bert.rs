@@ -60,7 +60,7 @@ enum Activation {
 }
 
 impl Activation {
-    fn of(self, x: &Array) -> Result<Array, Exception> {
+    fn apply(self, x: &Array) -> Result<Array, Exception> {
         match self {
             Self::Gelu => nn::gelu(x),
             Self::GeluNew => nn::gelu_approximate(x),
@@ -84,7 +84,7 @@ pub(crate) enum Pooling {
 
 impl Pooling {
     /// What sentence-transformers writes into `1_Pooling/config.json`.
-    pub(crate) fn of(json: &serde_json::Value) -> Result<Self, String> {
+    pub(crate) fn from_json(json: &serde_json::Value) -> Result<Self, String> {
         const KEY: &str = "pooling_mode_";
         let asked: Vec<&str> = json.as_object().map_or_else(Vec::new, |all| {
             let on = all.iter().filter(|(_, value)| value.as_bool() == Some(true));
@@ -201,7 +201,7 @@ struct Layer {
 impl Layer {
     fn forward(&mut self, x: &Array, seen: &Array) -> Result<Array, Exception> {
         let x = self.attention_norm.forward(&self.attention.forward(x, seen)?.add(x)?)?;
-        let inner = self.activation.of(&self.up.forward(&x)?)?;
+        let inner = self.activation.apply(&self.up.forward(&x)?)?;
         self.norm.forward(&self.down.forward(&inner)?.add(x)?)
     }
 }

@@ -90,7 +90,7 @@ fn encoder(folder: &Path) -> Outcome<Model<Bert>> {
     let text = fs::read(&file).map_err(|error| named(&file, &error))?;
     let mut config: Config = serde_json::from_slice(&text).map_err(|error| named(&file, &error))?;
     if let Some((file, json)) = optional(folder, "1_Pooling/config.json")? {
-        config.pooling = Pooling::of(&json).map_err(|error| named(&file, &error))?;
+        config.pooling = Pooling::from_json(&json).map_err(|error| named(&file, &error))?;
     }
     let mut model = Model::new(Bert::new(&config)?)?;
     let stored = Tensors::open(folder)?;

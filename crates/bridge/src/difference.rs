@@ -46,10 +46,10 @@ pub fn difference(
     // SAFETY: everything is live for the call.
     check(unsafe {
         ffi::tacit_difference(
-            Span::of(&a_out),
-            Span::of(&b_out),
-            Span::of(&a_in),
-            Span::of(&b_in),
+            Span::from_slice(&a_out),
+            Span::from_slice(&b_out),
+            Span::from_slice(&a_in),
+            Span::from_slice(&b_in),
             &raw mut reason,
             a,
             b,

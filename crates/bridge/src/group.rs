@@ -135,7 +135,7 @@ impl InFlight {
     /// # Safety
     ///
     /// The shape must be live.
-    unsafe fn of(raw: &ffi::InFlight) -> Result<Self, BoxError> {
+    unsafe fn from_raw(raw: &ffi::InFlight) -> Result<Self, BoxError> {
         let op = usize::try_from(raw.op).ok().and_then(|op| Op::ALL.get(op)).ok_or("an unknown collective")?;
         // SAFETY: as the caller promises.
         let aval = unsafe { arrays::aval_of(raw.aval)? };
@@ -357,7 +357,7 @@ unsafe fn watcher_of<'a>(watcher: *mut c_void) -> &'a dyn Watcher {
 extern "C" fn poll(watcher: *mut c_void, waiting: ffi::InFlight) -> c_int {
     guarded(|| {
         // SAFETY: the watcher lives as long as its group, and the shape for the call.
-        let (watcher, waiting) = unsafe { (watcher_of(watcher), InFlight::of(&waiting)?) };
+        let (watcher, waiting) = unsafe { (watcher_of(watcher), InFlight::from_raw(&waiting)?) };
         watcher.poll(&waiting)
     })
 }
@@ -372,7 +372,7 @@ extern "C" fn failed(
     guarded(|| {
         // SAFETY: the watcher lives as long as its group; the shape and the text, of this length, for the call.
         let (watcher, of, text) =
-            unsafe { (watcher_of(watcher), InFlight::of(&of)?, std::slice::from_raw_parts(text.cast(), length)) };
+            unsafe { (watcher_of(watcher), InFlight::from_raw(&of)?, std::slice::from_raw_parts(text.cast(), length)) };
         Err(watcher.failed(&of, &String::from_utf8_lossy(text), later))
     })
 }

@@ -157,12 +157,12 @@ pub fn place(
     let results = arrays::collected(|results| {
         // SAFETY: the callee takes the box over and frees it by `release`; everything else is live for the call.
         arrays::with_stream(|stream| unsafe {
-            let (name, kernel, inputs) = (name.as_ptr(), boxed(kernel), Span::of(&handles));
+            let (name, kernel, inputs) = (name.as_ptr(), boxed(kernel), Span::from_slice(&handles));
             let placed = &raw mut placed;
             ffi::tacit_kernel_apply(TABLE, kernel, name, stream, host, sourceless, traced_for, inputs, results, placed)
         })
     })?;
-    Ok((results, Placed::of(placed)))
+    Ok((results, Placed::from_code(placed)))
 }
 
 /// What C++ calls of a kernel.
@@ -253,7 +253,7 @@ impl KernelError {
     }
 
     /// The error of this kernel, from its own words.
-    pub(crate) fn of(kernel: &'static str, words: &str, poisoned: bool) -> Self {
+    pub(crate) fn new(kernel: &'static str, words: &str, poisoned: bool) -> Self {
         let (failure, help) = match words.split_once("\nhelp: ") {
             Some((failure, help)) => (failure.to_owned(), Some(help.to_owned())),
             None => (words.to_owned(), None),
@@ -270,7 +270,7 @@ extern "C" fn failed(kernel: *mut c_void, text: *const c_char, length: usize, po
         // SAFETY: the kernel and the text, of this length, are live for the call.
         let (kernel, text) = unsafe { (kernel_of(kernel).name(), std::slice::from_raw_parts(text.cast(), length)) };
         let text = String::from_utf8_lossy(text);
-        Err(KernelError::of(kernel, KernelError::own_words(kernel, &text).unwrap_or(&text), poisoned).into())
+        Err(KernelError::new(kernel, KernelError::own_words(kernel, &text).unwrap_or(&text), poisoned).into())
     })
 }
 
@@ -278,7 +278,7 @@ extern "C" fn fallback(kernel: *mut c_void, reason: FallbackReason, inputs: Arra
     guarded(|| {
         // SAFETY: the kernel and the inputs are live for the length of the call.
         let (kernel, inputs) = unsafe { (kernel_of(kernel), arrays::copies(inputs)?) };
-        let made = kernel.fallback(&inputs, Fallback::of(reason)?)?;
+        let made = kernel.fallback(&inputs, Fallback::from_reason(reason)?)?;
         let (found, expected) = (Aval::all(&made), kernel.output_avals(&Aval::all(&inputs))?);
         // MLX puts them in the places of the results that it recorded, without a look.
         if found != expected {
@@ -348,7 +348,7 @@ extern "C" fn launch(kernel: *mut c_void, backend: c_int, inputs: Arrays, sink: 
         // SAFETY: the kernel and the inputs are live for the length of the call.
         let (kernel, inputs) = unsafe { (kernel_of(kernel), arrays::copies(inputs)?) };
         let inputs = Aval::all(&inputs);
-        let backend = GpuBackend::of(backend)?;
+        let backend = GpuBackend::from_code(backend)?;
         match kernel.launch(&inputs, backend) {
             Some(launch) => launch.give(backend, &sink),
             None => Ok(()),

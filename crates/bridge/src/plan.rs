@@ -101,7 +101,7 @@ struct Given {
 }
 
 impl Given {
-    fn of(avals: Vec<Aval>) -> Vec<Self> {
+    fn from_avals(avals: Vec<Aval>) -> Vec<Self> {
         avals.into_iter().map(|aval| Self { bytes: aval.nbytes(), aval }).collect()
     }
 }
@@ -141,7 +141,15 @@ impl Plan {
             // SAFETY: the callee takes the box over and frees it by `release`; everything else is live for the call.
             arrays::with_stream(|stream| unsafe {
                 let (name, plan) = (c"Plan".as_ptr(), kernel::boxed(Arc::new(self)));
-                ffi::tacit_plan_apply(table, plan, name, stream, Span::of(&handles), Span::of(&donated), results)
+                ffi::tacit_plan_apply(
+                    table,
+                    plan,
+                    name,
+                    stream,
+                    Span::from_slice(&handles),
+                    Span::from_slice(&donated),
+                    results,
+                )
             })
         })
     }
@@ -264,7 +272,7 @@ extern "C" fn failed(kernel: *mut c_void, text: *const c_char, length: usize, po
         let (plan, text) = unsafe { (plan_of(kernel), std::slice::from_raw_parts(text.cast(), length)) };
         let text = String::from_utf8_lossy(text);
         let (stage, words) = plan.and_then(|plan| plan.failed_stage(&text)).unwrap_or(("Plan", &text));
-        Err(KernelError::of(stage, words, poisoned).into())
+        Err(KernelError::new(stage, words, poisoned).into())
     })
 }
 

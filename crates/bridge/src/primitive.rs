@@ -37,7 +37,7 @@ impl Drop for Raw {
 
 impl Primitive {
     /// The primitive that makes `node`.
-    pub(crate) fn of(node: &Array, name: NameId) -> Result<Self, BridgeError> {
+    pub(crate) fn from_node(node: &Array, name: NameId) -> Result<Self, BridgeError> {
         // SAFETY: the handle and the pointer are live for the call.
         let raw = arrays::made(|raw| unsafe { ffi::tacit_primitive_of(node.as_ptr(), raw) })?;
         // SAFETY: the call succeeded, so it stored an object that is ours.
@@ -57,7 +57,7 @@ impl Primitive {
     pub fn making(array: &Array) -> Result<Option<Self>, BridgeError> {
         // SAFETY: the handle and the pointer are live for the call.
         let id = arrays::written(u32::MAX, |id| unsafe { ffi::tacit_array_name(array.as_ptr(), id) })?;
-        if id == u32::MAX { Ok(None) } else { Self::of(array, NameId(id)).map(Some) }
+        if id == u32::MAX { Ok(None) } else { Self::from_node(array, NameId(id)).map(Some) }
     }
 
     /// The name as MLX spells it, such as `Matmul`.
@@ -123,7 +123,9 @@ impl Primitive {
     pub fn call_checkpointed(&self, args: &[Array]) -> Result<Vec<Array>, BridgeError> {
         let handles = arrays::handles(args);
         // SAFETY: the object, the handles and the sink are live for the call.
-        arrays::collected(|results| unsafe { ffi::tacit_primitive_call_again(self.raw.0, Span::of(&handles), results) })
+        arrays::collected(|results| unsafe {
+            ffi::tacit_primitive_call_again(self.raw.0, Span::from_slice(&handles), results)
+        })
     }
 
     /// Emits the primitive again with other operands.
@@ -140,7 +142,7 @@ impl Primitive {
         let moves = matches!(class, Some(Class::Moving | Class::Reshaping));
         // SAFETY: the object, the handles and the sink are live for the call.
         arrays::collected(|results| unsafe {
-            ffi::tacit_primitive_emit(self.raw.0, Span::of(&handles), moves, results)
+            ffi::tacit_primitive_emit(self.raw.0, Span::from_slice(&handles), moves, results)
         })
     }
 }

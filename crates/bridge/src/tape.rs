@@ -85,14 +85,19 @@ impl Tape {
     ) -> Result<Self, BridgeError> {
         let [outputs, placeholders, boundaries] = [outputs, placeholders, boundaries].map(arrays::handles);
         let mut raw = std::ptr::null_mut();
-        let mut view = TapeView { nodes: Span::of(&[]), operands: Span::of(&[]), outputs: Span::of(&[]), slots: 0 };
+        let mut view = TapeView {
+            nodes: Span::from_slice(&[]),
+            operands: Span::from_slice(&[]),
+            outputs: Span::from_slice(&[]),
+            slots: 0,
+        };
         // SAFETY: the scope is null or live, the slices hold live handles, and the out-pointers are live for the call.
         check(unsafe {
             ffi::tacit_tape_new(
                 scope,
-                Span::of(&outputs),
-                Span::of(&placeholders),
-                Span::of(&boundaries),
+                Span::from_slice(&outputs),
+                Span::from_slice(&placeholders),
+                Span::from_slice(&boundaries),
                 &raw mut raw,
                 &raw mut view,
             )

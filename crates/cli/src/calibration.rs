@@ -88,14 +88,14 @@ impl TextOptions {
     /// The files that are read for it beside the tensors of a model: the text, and what says which tokens it has.
     pub(crate) fn inputs(&self, model: &Path) -> Vec<PathBuf> {
         let text = self.calibrate.iter().cloned();
-        text.flat_map(|text| iter::once(text).chain(files_of_text(&Source::of(model)))).collect()
+        text.flat_map(|text| iter::once(text).chain(files_of_text(&Source::find(model)))).collect()
     }
 
     /// The tokens that a model has of each window of the text; nothing if there is no text.
     pub(crate) fn tokens(&self, model: &Path) -> Result<Option<Vec<Vec<u32>>>> {
         let Some(file) = &self.calibrate else { return Ok(None) };
         let text = fs::read_to_string(file).map_err(Error::file("read", file))?;
-        let tokenizer = Source::of(model)?.tokenizer()?;
+        let tokenizer = Source::find(model)?.tokenizer()?;
         let name = file.display().to_string();
         let tokens = text::tokens(&tokenizer, &name, &text, true)?;
         // What the tokenizer puts before a text is not of it.

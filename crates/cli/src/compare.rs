@@ -89,7 +89,7 @@ struct Row {
 pub(crate) fn compare(options: &Options) -> Result<Comparison> {
     options.overwriting.check(options.svg.as_deref(), [&options.a, &options.b].into_iter().chain(&options.inputs))?;
     let (a, mut b) = in_common_names(options)?;
-    let inputs = Inputs::of(options, &a)?;
+    let inputs = Inputs::new(options, &a)?;
     let (mut parameters, mut only_a) = (Vec::new(), Vec::new());
     for (path, a) in a {
         let Some(b) = b.remove(&path) else {
@@ -141,7 +141,7 @@ enum Inputs {
 
 impl Inputs {
     /// Those of layers that are compared, by names of either library; others are an error.
-    fn of(options: &Options, parameters: &Parameters) -> Result<Self> {
+    fn new(options: &Options, parameters: &Parameters) -> Result<Self> {
         Ok(match &options.inputs {
             Some(path) => {
                 let mut read = read(path)?;

@@ -191,7 +191,7 @@ impl<'o> Decoding<'o> {
         options.check_prompts(prompts)?;
         let sampler = options.sampling.sampler();
         sampler.check()?;
-        let source = Source::of(&options.model)?;
+        let source = Source::find(&options.model)?;
         let tokenizer = source.tokenizer()?;
         if options.draft.is_some() && options.prompt_cache.is_some() {
             let help = "leave out `--draft` or `--prompt-cache`";
@@ -381,7 +381,7 @@ fn keys_and_values(text: &str) -> Result<(AnyFormat, AnyFormat)> {
 
 /// Fails if a draft has another tokenizer than the model: its tokens would be other texts, of which none is ever accepted.
 fn same_tokens(tokenizer: &Tokenizer, draft: &Path) -> Result<()> {
-    let draft = Source::of(draft)?;
+    let draft = Source::find(draft)?;
     if !draft.has_tokenizer()? {
         return Ok(());
     }

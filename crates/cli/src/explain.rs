@@ -109,7 +109,7 @@ struct Plain {
 }
 
 impl Plain {
-    fn of(trace: &Explanation) -> Self {
+    fn from_trace(trace: &Explanation) -> Self {
         let Counters { decomposed, switched_off, .. } = trace.counters;
         Self { all: decomposed, switched_off }
     }
@@ -148,8 +148,8 @@ pub(crate) fn explain(options: &Options) -> Result<Products> {
         if only.as_ref().is_some_and(|only| !only.matches(&path, &aval)) {
             continue;
         }
-        for role in Role::of(&path, &value)? {
-            let layer = Layer::of(&path, &value, role, tokens);
+        for role in Role::of_parameter(&path, &value)? {
+            let layer = Layer::new(&path, &value, role, tokens);
             if layer.error.is_none() {
                 let member = || Member { path: path.clone(), value: value.clone(), role, count: 0 };
                 kinds.entry(layer.kind()).or_insert_with(member).count += 1;
@@ -170,7 +170,7 @@ pub(crate) fn explain(options: &Options) -> Result<Products> {
         Ok(whole) => (whole, None),
         Err(error) => (None, Some(error.to_string())),
     };
-    let model = whole.as_ref().map(Whole::of);
+    let model = whole.as_ref().map(Whole::from_trace);
     let wanted = options.trace || options.svg.is_some() || options.html.is_some();
     let trace = match whole {
         Some(trace) => Some(trace),
@@ -221,14 +221,14 @@ fn of_model(path: &Path, tokens: &[i32], backend: Option<GpuBackend>) -> Result<
 }
 
 impl Whole {
-    fn of(trace: &Explanation) -> Self {
+    fn from_trace(trace: &Explanation) -> Self {
         let handled = |equation: &&Equation| matches!(equation.taker, Taker::Handler(_) | Taker::Default(_));
         Self {
             ops: trace.equations.len(),
             handled: trace.equations.iter().filter(handled).count(),
             materialized: trace.counters.materialized,
             materialized_bytes: trace.counters.materialized_bytes,
-            plain: Plain::of(trace),
+            plain: Plain::from_trace(trace),
             compiled_nodes: trace.compiled.nodes.len(),
             compiled: trace.compiled.clone(),
         }
@@ -275,7 +275,7 @@ fn traced(members: &[Member], tokens: &[i32]) -> Result<Explanation> {
 }
 
 impl Layer {
-    fn of(path: &str, value: &Value, role: Role, tokens: &[i32]) -> Self {
+    fn new(path: &str, value: &Value, role: Role, tokens: &[i32]) -> Self {
         let none = |error| Self {
             path: path.to_owned(),
             value: value.to_string(),
@@ -307,7 +307,7 @@ impl Layer {
                     declined: declined.map(ToString::to_string).collect(),
                     materialized: trace.counters.materialized,
                     materialized_bytes: trace.counters.materialized_bytes,
-                    plain: Plain::of(&trace),
+                    plain: Plain::from_trace(&trace),
                     ..none(None)
                 }
             }

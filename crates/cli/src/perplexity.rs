@@ -102,7 +102,7 @@ struct Row {
 pub(crate) fn perplexity(options: &Options, output: &mut Output) -> Result<(), Failure> {
     let _deny = Policy::Deny.scope();
     // What is wrong is said before anything is measured.
-    let source = Source::of(&options.model);
+    let source = Source::find(&options.model);
     let of_text = files_of_text(&source);
     options.overwriting.check(options.svg.as_deref(), options.inputs().chain(of_text.iter().map(PathBuf::as_path)))?;
     let read = |text: &String| (text != "none").then(|| Formats::read(text)).transpose();

@@ -86,7 +86,7 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
     let (windows, calibration) = options.calibration.open(&options.input)?.unzip();
     let mut work = Resumable::open(&options.output, [&options.input].into_iter().chain(&of_text))?;
     interruption::clear_up(work.folder());
-    let mut results = Results::of(&values);
+    let mut results = Results::from_values(&values);
     let mut left = BTreeMap::new();
     for (path, value) in values {
         match way(&rules, calibration.as_ref(), &path, &value)? {
@@ -223,7 +223,7 @@ struct Results {
 }
 
 impl Results {
-    fn of(values: &Parameters) -> Self {
+    fn from_values(values: &Parameters) -> Self {
         let total = values.values().map(Value::nbytes).sum();
         Self { unchanged: Parameters::new(), rows: BTreeMap::new(), bar: Box::new(progress_bar()), done: 0, total }
     }

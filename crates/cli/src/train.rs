@@ -49,8 +49,8 @@ pub(crate) struct Trained {
 
 /// Trains, and prints a line for some of the steps as they are made.
 pub(crate) fn train(options: &Options, output: &mut Output) -> Result<(), Failure> {
-    let source = Source::of(&options.model);
-    let written = output::Written::of(options, files_of_text(&source))?;
+    let source = Source::find(&options.model);
+    let written = output::Written::new(options, files_of_text(&source))?;
     memory::hold_nothing_idle()?;
     let (rows, others) = rows(options, source)?;
     // A tokenizer takes as much memory as some models.
@@ -95,7 +95,7 @@ fn rows(options: &Options, source: Result<Source>) -> Result<(Rows, Option<Rows>
         Ok(Source::Folder(_)) | Err(_) => Config::find(&options.model)?,
     };
     let words = config.vocab_size.unsigned_abs();
-    let mut reader = data::Reader::of(source?, config.end_tokens.first().copied(), words)?;
+    let mut reader = data::Reader::new(source?, config.end_tokens.first().copied(), words)?;
     let (samples, length) = (reader.read(&options.data)?, options.length);
     let rows = if options.apart { Rows::apart(&samples, length) } else { Rows::packed(&samples, length, options.seed) };
     let rows = rows.map_err(|error| in_file(&options.data, &error))?;
@@ -154,7 +154,7 @@ mod tests {
         let [model, data, output] = ["model.gguf", "data.jsonl", "adapter"].map(|name| at(name).into_os_string());
         let [train, lora, rank, of, to] = ["train", "--lora", "2", "--data", "-o"].map(OsString::from);
         let Alone { options } = Alone::parse_from([train, model, lora, rank, of, data, to, output]);
-        let source = Source::of(&options.model);
+        let source = Source::find(&options.model);
         fs::remove_file(at("model.gguf")).expect("removes");
         let (rows, others) = rows(&options, source).expect("reads");
         assert!(rows.len() == 1 && others.is_none());

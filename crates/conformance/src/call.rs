@@ -47,7 +47,7 @@ pub(crate) struct Takers {
 }
 
 impl Takers {
-    fn of(explanation: &Explanation) -> Self {
+    fn from_explanation(explanation: &Explanation) -> Self {
         let mut takers = Self::default();
         for equation in &explanation.equations {
             match equation.taker {
@@ -85,7 +85,7 @@ impl Call {
     pub(crate) fn takers(&self) -> Result<Takers> {
         let _allow = Policy::Allow.scope();
         let run = self.run.clone();
-        explain(&self.operands, move |arrays| run(&arrays)).map(|explanation| Takers::of(&explanation))
+        explain(&self.operands, move |arrays| run(&arrays)).map(|explanation| Takers::from_explanation(&explanation))
     }
 
     /// Compares the call with the dense one: bit for bit where the operands were only materialized; where a handler took
@@ -109,7 +109,7 @@ impl Call {
             // What dense refuses when it is evaluated is refused here, too, but for a dtype that MLX lacks.
             Err(refused) => {
                 let Ok(found) = self.intercepted() else { return Ok(()) };
-                return Exact::of(&*self.run, &operands).map_err(|_| refused)?.near(&found);
+                return Exact::compute(&*self.run, &operands).map_err(|_| refused)?.near(&found);
             }
         };
         let avals = self.operands.iter().filter_map(|operand| operand.aval().ok().map(|aval| aval.dtype));
@@ -142,7 +142,7 @@ impl Call {
 
     /// Compares the call with the same in f64, and its avals with those of the dense one.
     fn near_exact(&self, operands: &[Array], expected: &[Array], depth: Depth) -> Result<(), String> {
-        let exact = Exact::of(&*self.run, operands)?.granting(expected)?;
+        let exact = Exact::compute(&*self.run, operands)?.granting(expected)?;
         let mut found = vec![self.intercepted()?];
         if depth.compiled {
             found.push(self.compiled()?);
@@ -173,7 +173,7 @@ impl Call {
     fn compiled(&self) -> Result<Vec<Array>, String> {
         let _allow = Policy::Allow.scope();
         let run = self.run.clone();
-        let structure = Structure::of(&self.operands);
+        let structure = Structure::from_operands(&self.operands);
         let side =
             structure.side(&(Rc::new(move |arrays: Vec<Array>| Ok(run(&arrays)?)) as Function), Side::Intercepted);
         let mut compiled = transforms::compile::compile(move |leaves: &[Array]| side(leaves), None);

@@ -22,7 +22,7 @@ pub fn captures(subject: &Subject) -> Report {
     let mut report = Report::new(format!("captures of {}", subject.name()));
     let Some(shapes) = report.shapes(subject) else { return report };
     let case = Case::plain(&shapes);
-    let Some(scene) = Scene::of(subject, &case) else { return report };
+    let Some(scene) = Scene::new(subject, &case) else { return report };
     for (name, transform, same) in TRANSFORMS {
         report.compare(format_args!("{name} of a function that holds it"), || scene.held(transform));
         // Where the function stays the same, the reference needs no second transform, which may be wrong for both.
@@ -67,7 +67,7 @@ struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
-    fn of(subject: &'a Subject, case: &Case) -> Option<Self> {
+    fn new(subject: &'a Subject, case: &Case) -> Option<Self> {
         let w = subject.normal(&case.aval, case.seed)?;
         Some(Self { subject, w, x: case.array(&[3, *case.aval.shape.last()?], 1) })
     }
@@ -85,7 +85,7 @@ impl<'a> Scene<'a> {
     /// The gradients for the float children of the subject, which the inner function holds.
     fn differentiated(&self, transform: Transform, reference: Transform) -> Result<(), String> {
         let _allow = Policy::Allow.scope();
-        let structure = Structure::of(std::slice::from_ref(&self.w));
+        let structure = Structure::from_operands(std::slice::from_ref(&self.w));
         let argnums = structure.float_leaves();
         if argnums.is_empty() {
             return Ok(());

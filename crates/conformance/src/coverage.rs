@@ -88,16 +88,16 @@ pub fn types_without_a_subject(subjects: &[Subject]) -> Report {
 }
 
 fn type_of_subject(subject: &Subject) -> Option<&'static ArrayType> {
-    let plain = Case::plain(&Shapes::of(subject).ok()?);
+    let plain = Case::plain(&Shapes::find(subject).ok()?);
     type_of(&subject.normal(&plain.aval, plain.seed)?)
 }
 
 /// Traces the calls of a subject that may reach one of the handlers that are left.
 fn exercise_alone(left: &mut Vec<Handler>, subject: &Subject) -> Option<(&'static str, String)> {
-    let shapes = Shapes::of(subject).ok()?;
+    let shapes = Shapes::find(subject).ok()?;
     let plain = Case::plain(&shapes);
     let ty = type_of_subject(subject)?;
-    let own = Primitives::of(subject, &plain);
+    let own = Primitives::new(subject, &plain);
     let mut failed = None;
     for (primitive, generator) in generators().filter(|(primitive, _)| own.any || own.name(primitive)) {
         let wanted = |left: &[Handler]| {

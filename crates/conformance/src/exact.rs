@@ -27,7 +27,7 @@ const ACCUMULATED: f64 = 1.0 / 65536.0;
 
 impl Exact {
     /// Runs `f`, whose terms become positive where its arguments do, in f64; in f32 where MLX has it in no wider type.
-    pub(crate) fn of(
+    pub(crate) fn compute(
         f: impl Fn(&[Array]) -> Result<Vec<Array>, Exception>,
         arguments: &[Array],
     ) -> Result<Self, String> {

@@ -49,7 +49,7 @@ fn check(call: &Call, grant_own: bool) -> Result<(), String> {
         return Ok(());
     }
     let operands = call.operands.iter().map(dense).collect::<Result<Vec<_>, _>>()?;
-    let mut exact = Exact::of(&*call.run, &operands)?;
+    let mut exact = Exact::compute(&*call.run, &operands)?;
     if grant_own {
         exact = exact.granting(&call.on_dense(&operands)?)?;
     }
@@ -58,7 +58,7 @@ fn check(call: &Call, grant_own: bool) -> Result<(), String> {
 
 /// Products over the long axis, the last or the one before it.
 fn products(w: &Value, last: bool) -> Result<Vec<Call>, String> {
-    let signs = Signs::of(w, last)?;
+    let signs = Signs::new(w, last)?;
     let mut calls = Vec::new();
     for m in [1, 3, 33] {
         let x = signs.operand(m);
@@ -99,7 +99,7 @@ struct Signs {
 }
 
 impl Signs {
-    fn of(w: &Value, last: bool) -> Result<Self, String> {
+    fn new(w: &Value, last: bool) -> Result<Self, String> {
         let w = dense(w)?;
         let (shape, dtype) = (w.shape().to_vec(), w.dtype());
         let rows = transposed_if(&w, !last).and_then(|rows| rows.contiguous()).map_err(text)?;

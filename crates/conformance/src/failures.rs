@@ -47,7 +47,8 @@ type Failure = fn(&Call) -> Result<(), String>;
 
 /// The subject and its product before and after something fails.
 fn unchanged(w: &Value, product: &Call, fails: Failure) -> Result<(), String> {
-    let state = || Structure::of(slice::from_ref(w)).leaves.iter().map(bytes).collect::<Result<Vec<_>, String>>();
+    let state =
+        || Structure::from_operands(slice::from_ref(w)).leaves.iter().map(bytes).collect::<Result<Vec<_>, String>>();
     let (before, expected) = (state()?, product.intercepted()?);
     fails(product)?;
     if state()? != before {

@@ -23,7 +23,7 @@ pub fn gradients(subject: &Subject) -> Report {
     let Some(shapes) = report.shapes(subject) else { return report };
     for &dtype in &shapes.dtypes {
         let aval = Aval::new(&shapes.plain(), dtype);
-        let Some(scene) = Scene::of(subject, &aval) else { continue };
+        let Some(scene) = Scene::new(subject, &aval) else { continue };
         for form in FORMS.iter().filter(|form| aval.shape.len() >= form.axes) {
             for tail in TAILS.iter().filter(|tail| aval.shape.len() >= tail.axes) {
                 let function = Function { form, tail };
@@ -116,7 +116,7 @@ struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
-    fn of(subject: &'a Subject, aval: &Aval) -> Option<Self> {
+    fn new(subject: &'a Subject, aval: &Aval) -> Option<Self> {
         let master = normal(1, &aval.shape, aval.dtype);
         Some(Self { subject, aval: aval.clone(), w: subject.stand_in(&master)?, master })
     }
@@ -170,7 +170,7 @@ impl<'a> Scene<'a> {
         let arguments = self.arguments(function)?;
         let plain = |arrays: &[Array]| gradient(&|arrays| Ok(function.run(arrays)?), argnums, arrays);
         let own = plain(&arguments).map_err(text)?;
-        let exact = Exact::of(plain, &arguments)?.granting(&own)?;
+        let exact = Exact::compute(plain, &arguments)?.granting(&own)?;
         let mut given = arguments;
         given[0] = self.master.clone();
         exact.near(&gradient(found, argnums, &given).map_err(text)?)

@@ -23,7 +23,7 @@ pub fn handlers(subject: &Subject) -> Report {
     let mut report = Report::new(format!("handlers of {}", subject.name()));
     let Some(shapes) = report.shapes(subject) else { return report };
     let plain = Case::plain(&shapes);
-    let own = Primitives::of(subject, &plain);
+    let own = Primitives::new(subject, &plain);
     let full = Sweep::current() == Sweep::Full;
     if !full {
         // Each fused kernel costs a run of the C++ compiler, of which a hundred subjects would need thousands.
@@ -58,7 +58,7 @@ pub(crate) struct Primitives {
 }
 
 impl Primitives {
-    pub(crate) fn of(subject: &Subject, plain: &Case) -> Self {
+    pub(crate) fn new(subject: &Subject, plain: &Case) -> Self {
         let ty = subject.normal(&plain.aval, plain.seed).as_ref().and_then(type_of);
         let registry = Registry::global();
         let own =

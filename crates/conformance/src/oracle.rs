@@ -158,7 +158,7 @@ impl Oracle {
     }
 
     fn sides(&self, operands: &[Value], f: &Function) -> Result<Reached, String> {
-        let structure = Structure::of(operands);
+        let structure = Structure::from_operands(operands);
         let dense = structure.side(f, Side::Dense);
         let intercepted = structure.side(f, Side::Intercepted);
         let leaves = &structure.leaves;
@@ -270,7 +270,7 @@ pub(crate) struct Structure {
 }
 
 impl Structure {
-    pub(crate) fn of(operands: &[Value]) -> Self {
+    pub(crate) fn from_operands(operands: &[Value]) -> Self {
         let mut leaves = Vec::new();
         for operand in operands {
             flatten(operand, &mut leaves);

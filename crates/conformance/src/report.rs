@@ -45,7 +45,7 @@ impl Report {
 
     /// The shapes of a subject; that there are none is a finding.
     pub(crate) fn shapes(&mut self, subject: &Subject) -> Option<Shapes> {
-        match Shapes::of(subject) {
+        match Shapes::find(subject) {
             Ok(shapes) => Some(shapes),
             Err(found) => {
                 self.found("shapes", found);

@@ -25,7 +25,7 @@ const FLOATS: [Dtype; 3] = [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16];
 
 impl Shapes {
     /// The least demanding shapes of which the subject takes all.
-    pub(crate) fn of(subject: &Subject) -> Result<Self, String> {
+    pub(crate) fn find(subject: &Subject) -> Result<Self, String> {
         let multiples = [1, 2, 4, 8, 16, 32, 64, 128];
         let rectangles = multiples.into_iter().flat_map(|n| [(1, n, false), (n, 1, false), (n, n, false)]);
         let squares = multiples.into_iter().map(|n| (n, n, true));

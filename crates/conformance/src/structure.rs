@@ -146,7 +146,7 @@ fn text_of(array: &dyn ImplicitArray, aval: &Aval) -> Result<(), String> {
 /// Evaluated, it goes to another thread and is the same there.
 fn on_another_thread(array: &dyn ImplicitArray, _: &Aval) -> Result<(), String> {
     let value = Value::from(clone_box(array));
-    transforms::eval(&Structure::of(slice::from_ref(&value)).leaves).map_err(text)?;
+    transforms::eval(&Structure::from_operands(slice::from_ref(&value)).leaves).map_err(text)?;
     let expected = dense(&value)?;
     let sent = clone_box(array);
     let made = std::thread::spawn(move || {

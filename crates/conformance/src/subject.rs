@@ -197,7 +197,7 @@ impl Subject {
     pub(crate) fn stand_in(&self, x: &Array) -> Option<Value> {
         let value = self.make(x).ok()?;
         implicit(&value)?;
-        transforms::eval(&Structure::of(slice::from_ref(&value)).leaves).ok().map(|()| value)
+        transforms::eval(&Structure::from_operands(slice::from_ref(&value)).leaves).ok().map(|()| value)
     }
 
     /// Whether the type can stand for arrays of this shape and dtype.

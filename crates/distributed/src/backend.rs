@@ -31,10 +31,10 @@ impl Backend {
     /// The environment says a part of what an engine needs, as `MLX_RANK` without `MLX_HOSTFILE` does: a process that took
     /// itself for the only one would train alone.
     pub fn from_environment() -> Result<Self> {
-        Self::of(|name| env::var_os(name))
+        Self::from_variables(|name| env::var_os(name))
     }
 
-    fn of(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
+    fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
         let has = |name: &str| variable(name).is_some_and(|value| !value.is_empty());
         if has("OMPI_COMM_WORLD_SIZE") {
             return Ok(Self::Mpi);
@@ -84,18 +84,18 @@ mod tests {
 
     use super::*;
 
-    fn of(names: &[&str]) -> Result<Backend> {
-        Backend::of(|name| names.contains(&name).then(|| "1".into()))
+    fn named(names: &[&str]) -> Result<Backend> {
+        Backend::from_variables(|name| names.contains(&name).then(|| "1".into()))
     }
 
     #[test]
     fn the_environment_names_an_engine_or_none() {
-        assert_eq!(of(&[]).expect("alone"), Backend::Alone);
-        assert_eq!(of(&["MLX_RANK", "MLX_HOSTFILE"]).expect("both"), Backend::Ring);
-        assert_eq!(of(&["MLX_RANK", "MLX_JACCL_COORDINATOR"]).expect("both"), Backend::Jaccl);
-        assert_eq!(of(&["MLX_RANK", "MLX_WORLD_SIZE", "NCCL_HOST_IP", "NCCL_PORT"]).expect("all"), Backend::Nccl);
-        assert_eq!(of(&["OMPI_COMM_WORLD_SIZE", "MLX_HOSTFILE"]).expect("MPI says it all"), Backend::Mpi);
-        assert_eq!(Backend::of(|_| Some(OsString::new())).expect("empty is not set"), Backend::Alone);
+        assert_eq!(named(&[]).expect("alone"), Backend::Alone);
+        assert_eq!(named(&["MLX_RANK", "MLX_HOSTFILE"]).expect("both"), Backend::Ring);
+        assert_eq!(named(&["MLX_RANK", "MLX_JACCL_COORDINATOR"]).expect("both"), Backend::Jaccl);
+        assert_eq!(named(&["MLX_RANK", "MLX_WORLD_SIZE", "NCCL_HOST_IP", "NCCL_PORT"]).expect("all"), Backend::Nccl);
+        assert_eq!(named(&["OMPI_COMM_WORLD_SIZE", "MLX_HOSTFILE"]).expect("MPI says it all"), Backend::Mpi);
+        assert_eq!(Backend::from_variables(|_| Some(OsString::new())).expect("empty is not set"), Backend::Alone);
     }
 
     #[test]
@@ -103,10 +103,10 @@ mod tests {
         expect![[r#"
             MLX_RANK is set and MLX_HOSTFILE is not, so this rank does not know the others
             help: start all ranks by `tacit launch`, which sets both; to run alone, unset both"#]]
-        .assert_eq(&of(&["MLX_RANK"]).expect_err("half").to_string());
+        .assert_eq(&named(&["MLX_RANK"]).expect_err("half").to_string());
         expect![[r#"
             MLX_HOSTFILE is set and MLX_RANK is not, so this process is no rank of the ring
             help: start all ranks by `tacit launch`, which sets both; to run alone, unset both"#]]
-        .assert_eq(&of(&["MLX_HOSTFILE"]).expect_err("half").to_string());
+        .assert_eq(&named(&["MLX_HOSTFILE"]).expect_err("half").to_string());
     }
 }

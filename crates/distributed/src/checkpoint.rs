@@ -86,8 +86,12 @@ pub fn save_run<M: ModuleParameters>(
         let keys: BTreeMap<&str, &str> = known.iter().map(|leaf| (&*leaf.path, &*leaf.key)).collect();
         let kinds = model.leaf_kinds(&ParameterFilter::All)?.renamed(|path| keys.get(path).map(|&key| key.to_owned()));
         let (moments, of_moments) = moments::taken_apart(run, &known)?;
-        let mut pieces =
-            pieces::of(run, &known, &model.lasting_leaves(&ParameterFilter::All).into_iter().collect(), place.size)?;
+        let mut pieces = pieces::from_run(
+            run,
+            &known,
+            &model.lasting_leaves(&ParameterFilter::All).into_iter().collect(),
+            place.size,
+        )?;
         pieces.extend(of_moments);
         let kinds = (kinds, taken::of_model(model)?, moments);
         let fingerprints = pieces::fingerprints(run, &kinds, &pieces)?;

@@ -119,11 +119,11 @@ impl Group {
     /// The group of this process alone.
     #[must_use]
     pub fn alone() -> Self {
-        Self::of(Backend::Alone, None)
+        Self::new(Backend::Alone, None)
     }
 
     /// A part of a group, of which there are no members where it has one rank.
-    pub(crate) fn of(backend: Backend, members: Option<Members>) -> Self {
+    pub(crate) fn new(backend: Backend, members: Option<Members>) -> Self {
         let members = members.map(Arc::new);
         if let Some(members) = &members {
             let mut parts = parts();
@@ -438,7 +438,7 @@ mod tests {
     fn groups_of_one_rank_are_equal_and_hash_equal() {
         let hasher = RandomState::new();
         let hash = |group: &Group| hasher.hash_one(group);
-        let asked = Group::of(Backend::Ring, None);
+        let asked = Group::new(Backend::Ring, None);
         assert_eq!(asked, Group::alone());
         assert_eq!(hash(&asked), hash(&Group::alone()));
     }

@@ -112,7 +112,7 @@ impl Group {
         let rank = order.iter().position(|&rank| rank == self.rank()).unwrap_or(0);
         let rank_info = RankInfo { rank, size: order.len() };
         if rank_info.size == 1 && backend == Backend::Ring {
-            return Ok(Self::of(backend, None));
+            return Ok(Self::new(backend, None));
         }
         let hosts: Vec<Vec<String>> = order.iter().filter_map(|&rank| members.hosts.get(rank).cloned()).collect();
         let (limits, watch) = (members.limits, Arc::clone(&members.watch));
@@ -138,9 +138,9 @@ impl Group {
             });
         }
         if rank_info.size == 1 {
-            return Ok(Self::of(backend, None));
+            return Ok(Self::new(backend, None));
         }
-        Ok(Self::of(backend, Some(Members { engine, part, hosts, limits, watch, splits: AtomicUsize::new(0) })))
+        Ok(Self::new(backend, Some(Members { engine, part, hosts, limits, watch, splits: AtomicUsize::new(0) })))
     }
 }
 

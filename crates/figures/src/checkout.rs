@@ -32,7 +32,7 @@ impl Checkout {
     }
 
     /// Another commit, in a worktree that stays in the folder, so that it is built once.
-    pub(crate) fn of(root: &Path, folder: &Path, commit: &str) -> io::Result<Self> {
+    pub(crate) fn new(root: &Path, folder: &Path, commit: &str) -> io::Result<Self> {
         let mut git = Command::new("git");
         git.current_dir(root).args(["rev-parse", "--verify", "--short=12", &format!("{commit}^{{commit}}")]);
         let output = git.stderr(Stdio::inherit()).output()?;

@@ -9,7 +9,7 @@ use crate::Line;
 
 /// The drawing and the table by their names in the page's folder; nothing where no product was recorded.
 pub(crate) fn files(ours: &[Line]) -> Vec<(String, String)> {
-    let mut products: Vec<Product> = ours.iter().filter_map(Product::of).collect();
+    let mut products: Vec<Product> = ours.iter().filter_map(Product::from_line).collect();
     if products.is_empty() {
         return Vec::new();
     }
@@ -59,7 +59,7 @@ struct Product<'a> {
 
 impl<'a> Product<'a> {
     /// Of a case such as `nf4/4096x4096/m32`.
-    fn of(line: &'a Line) -> Option<Self> {
+    fn from_line(line: &'a Line) -> Option<Self> {
         if line.bench != "matmul" || line.baseline != "the limit of reading or multiplying" || line.unit != "ms" {
             return None;
         }

@@ -130,7 +130,7 @@ fn target(root: &Path) -> PathBuf {
 fn alternate(commit: &str, rounds: usize, benches: &[&str], arguments: &[String]) -> io::Result<ExitCode> {
     let root = root()?;
     let target = target(&root);
-    let sides = [Checkout::of(&root, &target.join("compare"), commit)?, Checkout::here(&root, &target)];
+    let sides = [Checkout::new(&root, &target.join("compare"), commit)?, Checkout::here(&root, &target)];
     let built = [sides[0].benches(benches)?, sides[1].benches(benches)?];
     check_built(benches, &built)?;
     let mut lines = [Vec::new(), Vec::new()];

@@ -74,7 +74,7 @@ impl Commit {
     /// The same in a folder where nobody looks for what dead saves left.
     pub(crate) fn in_cleared(folder: &Path) -> Result<Self> {
         let locked = Locked::folder(folder)?;
-        let unfinished = match Record::of(folder)? {
+        let unfinished = match Record::read(folder)? {
             Some(record) if record.is_of(folder) => {
                 let _committing = committing();
                 record.carry_out(folder, &locked.0)?;
@@ -175,7 +175,7 @@ impl Commit {
         let removed = self.removed.iter().filter(|name| !self.files.iter().any(|placed| placed.name == ***name));
         let removed = removed.filter_map(|name| {
             let own = own(&self.folder, name).filter(Metadata::is_file)?;
-            Some(Removed { name: name.clone(), identity: Identity::of(&own) })
+            Some(Removed { name: name.clone(), identity: Identity::from_metadata(&own) })
         });
         let removed: Vec<Removed> = removed.collect();
         match &mut self.files[..] {
@@ -198,7 +198,12 @@ impl Commit {
             let from = staged.path().file_name().and_then(|name| name.to_str()).unwrap_or_default();
             // The record is text.
             let name = name.to_str().ok_or_else(|| failed(ErrorKind::InvalidFilename.into()))?;
-            moved.push(Moved { from: from.to_owned(), to: name.to_owned(), last: *last, identity: Identity::of(&own) });
+            moved.push(Moved {
+                from: from.to_owned(),
+                to: name.to_owned(),
+                last: *last,
+                identity: Identity::from_metadata(&own),
+            });
         }
         // Those that are away come back last.
         moved.sort_by_key(|moved| moved.last);

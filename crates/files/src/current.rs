@@ -26,7 +26,7 @@ impl Current {
     ///
     /// It holds a record of a save that cannot be read, or of which some files are on their way and others are gone.
     pub fn of(folder: &Path) -> Result<Self> {
-        match Record::of(folder)? {
+        match Record::read(folder)? {
             Some(record) => Self::by(record, folder),
             None => Ok(Self { folder: folder.to_owned(), ..Self::default() }),
         }
@@ -103,7 +103,7 @@ pub fn current_if_there(file: &Path) -> Result<Option<PathBuf>> {
 /// of the other files of its folder.
 fn recorded(file: &Path) -> Result<Option<Current>> {
     let folder = folder_of(file);
-    match (Record::of(folder)?, file.file_name()) {
+    match (Record::read(folder)?, file.file_name()) {
         (Some(record), Some(name)) if record.names(name) => Current::by(record, folder).map(Some),
         _ => Ok(None),
     }

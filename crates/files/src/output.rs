@@ -83,7 +83,7 @@ impl Write for Output {
 /// Opens a device, a pipe or what is open already. A file that the shell has open may hold something: it is written behind that.
 fn stream(place: &Path) -> io::Result<File> {
     disk::step()?;
-    let open = match Standard::of(place) {
+    let open = match Standard::from_path(place) {
         // The stream itself, whose place in the file goes on with what is written.
         Some(Standard::Out) => {
             io::stdout().flush()?;

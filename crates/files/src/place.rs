@@ -73,7 +73,7 @@ impl Place {
         let opened = own.is_symlink() && OPENED.iter().any(|folder| path.parent() == Some(Path::new(folder)));
         let kind = if opened { fs::metadata(path).map_err(Error::file("write", path))? } else { own }.file_type();
         // Nobody opens a socket by its name, which the two standard streams need not.
-        let is_stream = (opened && kind.is_file()) || (kind.is_socket() && Standard::of(path).is_some());
+        let is_stream = (opened && kind.is_file()) || (kind.is_socket() && Standard::from_path(path).is_some());
         if kind.is_char_device() || kind.is_fifo() || is_stream {
             Ok(Self::Stream)
         } else if kind.is_file() {
@@ -98,7 +98,7 @@ pub(crate) enum Standard {
 
 impl Standard {
     /// The stream for which the system has this name.
-    pub(crate) fn of(path: &Path) -> Option<Self> {
+    pub(crate) fn from_path(path: &Path) -> Option<Self> {
         let names = [
             (Self::Out, ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"]),
             (Self::Err, ["/dev/stderr", "/dev/fd/2", "/proc/self/fd/2"]),
@@ -110,7 +110,7 @@ impl Standard {
 /// Whether a file that is written there goes to the standard output, where nothing else should then go.
 #[must_use]
 pub fn is_stdout(path: &Path) -> bool {
-    Standard::of(path) == Some(Standard::Out)
+    Standard::from_path(path) == Some(Standard::Out)
 }
 
 /// The folder that a file is in: `.` for a name alone.

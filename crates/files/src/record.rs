@@ -55,13 +55,13 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    pub(crate) fn of(own: &Metadata) -> Self {
+    pub(crate) fn from_metadata(own: &Metadata) -> Self {
         Self { inode: own.ino(), bytes: own.len(), modified: (own.mtime(), own.mtime_nsec()) }
     }
 
     /// Whether this is the very file.
     fn is(&self, own: &Metadata) -> bool {
-        own.is_file() && Self::of(own) == *self
+        own.is_file() && Self::from_metadata(own) == *self
     }
 
     /// Whether this may be the file or a copy of it.
@@ -100,7 +100,7 @@ impl Record {
 
     /// The record of a save in this folder that has not come to its end; none in almost all folders, and none where it names
     /// files that its owner may not replace, and whoever finished it might.
-    pub(crate) fn of(folder: &Path) -> Result<Option<Self>> {
+    pub(crate) fn read(folder: &Path) -> Result<Option<Self>> {
         let file = folder.join(RECORD);
         // A pipe to which nobody writes would be waited for.
         let read = |own: Metadata| {

@@ -43,7 +43,12 @@ impl Change {
     /// # Errors
     ///
     /// It is an adapter that the format of `path` cannot hold.
-    pub(crate) fn of<'n>(path: &Path, name: &'n str, value: &Value, format: &str) -> Result<Option<(&'n str, Self)>> {
+    pub(crate) fn from_name<'n>(
+        path: &Path,
+        name: &'n str,
+        value: &Value,
+        format: &str,
+    ) -> Result<Option<(&'n str, Self)>> {
         let Some(adapter) = value.family::<dyn Adapter>() else { return Ok(None) };
         let transposed = adapter.aux().contains(&("transposed", "true".to_owned()));
         let change = if let Some(lora) = value.downcast::<Lora>() {

@@ -333,11 +333,11 @@ impl State {
         let read = std::str::from_utf8(rest.tensors.bytes(key)?)
             .map_err(|error| error.to_string())
             .and_then(Json::parse)
-            .and_then(|json| Self::of(&json, quant_type));
+            .and_then(|json| Self::from_json(&json, quant_type));
         read.map_err(|reason| rest.tensors.wrong(Some(key), format!("the state cannot be read: {reason}"), WRITE_AGAIN))
     }
 
-    fn of(json: &Json, quant_type: &str) -> Result<Self, String> {
+    fn from_json(json: &Json, quant_type: &str) -> Result<Self, String> {
         const KNOWN: [&str; 7] =
             ["quant_type", "blocksize", "dtype", "shape", "nested_blocksize", "nested_dtype", "nested_offset"];
         if let Some((key, _)) = json.entries().iter().find(|(key, _)| !KNOWN.contains(&key.as_str())) {

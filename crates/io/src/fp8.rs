@@ -57,7 +57,7 @@ fn take(rest: &mut Remaining<'_>, parameters: &mut Parameters) -> Result<()> {
     if !tensors.names().any(|name| tensors.stored_dtype(name).is_ok_and(is_float8)) {
         return tensors.names().try_for_each(|name| codes_of_another_width(tensors, name));
     }
-    let (names, said) = (tensors.names().collect(), Said::of(tensors.folder())?);
+    let (names, said) = (tensors.names().collect(), Said::read(tensors.folder())?);
     let mut found = false;
     for name in rest.stems("") {
         let stored = tensors.stored_dtype(name)?;
@@ -205,7 +205,7 @@ fn value<F: Format>(
         None => (Array::from_slice(&vec![1f32; rows], &[rows as i32]), columns),
         Some((scale, _)) if scale.size() == 1 => (ops::broadcast_to(scale.reshape(&[1])?, &[rows as i32])?, columns),
         Some((scale, scale_name)) => {
-            let blocks = Blocks::of(&shape, scale.shape(), said.block);
+            let blocks = Blocks::from_shapes(&shape, scale.shape(), said.block);
             let blocks = blocks.ok_or_else(|| {
                 let reason = format!("it is {}, which fits no rows or blocks of {aval}", Aval::from(scale));
                 tensors.wrong(Some(scale_name), reason, "fetch the checkpoint again, or in floats")
@@ -254,7 +254,7 @@ struct Blocks {
 
 impl Blocks {
     /// Those of a weight `[.., n, k]` with a scale of this shape; `said` is what the configuration says of them.
-    fn of(shape: &[i32], scale: &[i32], said: Option<[usize; 2]>) -> Option<Self> {
+    fn from_shapes(shape: &[i32], scale: &[i32], said: Option<[usize; 2]>) -> Option<Self> {
         let (&[n, k], outer) = (shape.last_chunk::<2>()?, &shape[..shape.len() - 2]);
         let (n, k) = (n as usize, k as usize);
         if scale == &shape[..shape.len() - 1] {
@@ -302,7 +302,7 @@ struct Said {
 }
 
 impl Said {
-    fn of(folder: &Path) -> Result<Self> {
+    fn read(folder: &Path) -> Result<Self> {
         let config = Json::open_if_there(folder.join("config.json"))?.unwrap_or(Json::Null);
         let inner = config.get("text_config").unwrap_or(&Json::Null);
         let dtype = |json: &Json| dtype_of_torch(json.get("torch_dtype").or(json.get("dtype"))?.text()?);

@@ -42,12 +42,12 @@ impl Files {
     pub(crate) fn find(path: &Path) -> Result<Self> {
         if path.is_dir() {
             let current = Current::of(path)?;
-            return Self::of(&in_folder(path, &current)?, current);
+            return Self::from_current(&in_folder(path, &current)?, current);
         }
-        Self::of(path, Current::of(folder_of(path))?)
+        Self::from_current(path, Current::of(folder_of(path))?)
     }
 
-    fn of(path: &Path, current: Current) -> Result<Self> {
+    fn from_current(path: &Path, current: Current) -> Result<Self> {
         fs::metadata(current.path(path)).map_err(Error::file("open", path))?;
         if path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(INDEX)) {
             return Self::of_index(path, current);

@@ -121,7 +121,7 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &ConfigF
 
 /// Whether a folder has a place for the codes of a parameter.
 pub(crate) fn holds(path: &str, value: &Value) -> bool {
-    path.ends_with(".weight") && Mode::of(value).is_some()
+    path.ends_with(".weight") && Mode::from_value(value).is_some()
 }
 
 /// Writes a folder with other files beside its own.
@@ -140,7 +140,7 @@ pub(crate) fn write_beside(
             tensors.push((name.clone(), array.clone()));
             continue;
         }
-        let stored = Mode::of(value).and_then(|_| value.family::<dyn Packed>().map(Packed::stored));
+        let stored = Mode::from_value(value).and_then(|_| value.family::<dyn Packed>().map(Packed::stored));
         let (Some(module), Some(Stored { codes, scales: Some(scales), biases, global_scale, .. })) =
             (name.strip_suffix(".weight"), stored)
         else {

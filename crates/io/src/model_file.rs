@@ -84,7 +84,9 @@ impl<M: ModuleParameters> ModelFile for Model<M> {
         let tensors = Tensors::open(path)?;
         said_version(&tensors)?;
         match tensors.metadata().get(PART_KEY).map(String::as_str) {
-            None if tensors.metadata().contains_key(TRAINING_KEY) => Training::of(&tensors)?.restore_model(self),
+            None if tensors.metadata().contains_key(TRAINING_KEY) => {
+                Training::from_tensors(&tensors)?.restore_model(self)
+            }
             None => {
                 let values = values(&tensors)?;
                 if values.is_empty() {

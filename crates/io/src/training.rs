@@ -212,11 +212,11 @@ impl Training {
     ///
     /// As for [`load`](crate::load()), or the file has only the values of a model.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
-        Self::of(&Tensors::open(path)?)
+        Self::from_tensors(&Tensors::open(path)?)
     }
 
     /// The run of a file.
-    pub(crate) fn of(tensors: &Tensors) -> Result<Self> {
+    pub(crate) fn from_tensors(tensors: &Tensors) -> Result<Self> {
         let parameters = values(tensors)?;
         let help = "read the values alone with `load`";
         let run = tensors.metadata().get(TRAINING_KEY);

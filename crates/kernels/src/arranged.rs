@@ -70,7 +70,7 @@ impl Kernel for Arrange<'_> {
     fn run<S: Simd>(self, simd: S) -> Option<Arranged> {
         let Self { x, m, matrix, layout } = self;
         let k = matrix.k;
-        let spread = Spread::of(matrix, layout.span, S::LANES)?;
+        let spread = Spread::new(matrix, layout.span, S::LANES)?;
         let unit = S::LANES * layout.span;
         // Off a power of two, or the rows would share cache sets.
         let stride = k.next_multiple_of(unit).next_multiple_of(LINE_FLOATS) + LINE_FLOATS;

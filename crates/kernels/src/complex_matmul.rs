@@ -29,7 +29,7 @@ pub fn complex_matmul(
     }
     let mut parts = [vec![0.0; rows * columns], vec![0.0; rows * columns]];
     if alpha != [0.0; 2] && a.columns() > 0 {
-        let (a, b) = (Parts::of(&a, conjugate_a), Parts::of(&b, conjugate_b));
+        let (a, b) = (Parts::new(&a, conjugate_a), Parts::new(&b, conjugate_b));
         let [real, imaginary] = &mut parts;
         let add = |of_a: usize, of_b: usize, to: &mut [f32], factors: Factors| {
             dense_matmul(a.part(of_a), b.part(of_b), Dense { values: to, rows, columns, stride: columns }, factors)
@@ -57,7 +57,7 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    fn of(of: &Operand<'a, Complex>, conjugate: bool) -> Self {
+    fn new(of: &Operand<'a, Complex>, conjugate: bool) -> Self {
         let sign = if conjugate { -1.0 } else { 1.0 };
         let numbers = (0..of.matrix.rows).flat_map(|row| of.matrix.row(row));
         let parts = numbers.map(|[real, imaginary]| (*real, sign * imaginary)).unzip();

@@ -43,7 +43,7 @@ pub fn double_matmul(
     }
     let depth = if factors.alpha == 0.0 { 0 } else { a.columns() };
     // A vector of doubles has half the lanes, and takes half a cycle.
-    let threads = threads_for((rows * columns) as f64 * depth as f64 / Machine::of(isa).cycles.lanes);
+    let threads = threads_for((rows * columns) as f64 * depth as f64 / Machine::from_isa(isa).cycles.lanes);
     let width = threads::share(columns, threads, COLUMNS, TASK_COLUMNS);
     Output::strided(values, rows, columns, stride).for_each(threads, TASK_ROWS, width, &|out| {
         run(isa, Part { a, b, depth, factors, out });

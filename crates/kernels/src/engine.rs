@@ -39,7 +39,7 @@ pub(crate) trait Priced<'a>: Sized + 'a {
 
 /// Lets the cheapest engine that can take the product; gives the rows that are written, at least one.
 pub(crate) fn run<'a, P: Priced<'a>>(isa: Isa, product: &P, out: &mut Output<f32>) -> usize {
-    let machine = &Machine::of(isa);
+    let machine = &Machine::from_isa(isa);
     let work = product.work(out.columns(), machine);
     // One bit for each engine that was tried.
     let mut tried = 0_u32;
@@ -86,7 +86,7 @@ pub(crate) fn candidates<'a, P: Priced<'a>>(
 
 /// The cycles of a product with so many columns.
 pub(crate) fn cost<'a, P: Priced<'a>>(isa: Isa, product: &P, columns: usize) -> f64 {
-    let machine = &Machine::of(isa);
+    let machine = &Machine::from_isa(isa);
     cheapest::<P>(&product.work(columns, machine), machine)
 }
 

@@ -81,7 +81,7 @@ pub(crate) fn cost(work: &PackedWork, machine: &Machine) -> f64 {
 
 pub(crate) fn multiply(product: &Product, isa: Isa, out: &mut Output<f32>) -> usize {
     let (threads, x, m) = (product.threads, product.x, product.x.rows());
-    let cache = Machine::of(isa).cache;
+    let cache = Machine::from_isa(isa).cache;
     let chunks = m.div_ceil((COPIED / x.columns()).clamp(16, ROWS));
     for first in (0..m).step_by(m.div_ceil(chunks)) {
         let rows = m.div_ceil(chunks).min(m - first);

@@ -35,7 +35,7 @@ impl Kernel for Step<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, _: S) -> Option<usize> {
         let Self(matrix, layout) = self;
-        Spread::of(matrix, layout.span, S::LANES).map(|_| S::LANES * layout.span.max(WIDEST))
+        Spread::new(matrix, layout.span, S::LANES).map(|_| S::LANES * layout.span.max(WIDEST))
     }
 }
 
@@ -74,7 +74,7 @@ impl<U: Units> GemvAxpy<'_, U> {
     fn group<S: Simd, const M: usize, const WIDTH: usize>(&mut self, simd: S, first: usize) -> usize {
         let Self { isa, matrix, .. } = *self;
         let Matrix { n, k, .. } = *matrix;
-        let Some(spread) = Spread::of(matrix, U::SPAN, S::LANES) else { return M };
+        let Some(spread) = Spread::new(matrix, U::SPAN, S::LANES) else { return M };
         let columns = &self.out.columns();
         // Columns of WIDTH vectors, or of a unit, whose vectors may be more.
         let run = S::LANES * U::SPAN.max(WIDTH);

@@ -59,7 +59,7 @@ pub fn hadamard_order(n: usize) -> Option<usize> {
     }
     let (odd, twos) = (n >> n.trailing_zeros(), n.trailing_zeros());
     let order = if odd == 1 { 1 } else { odd.checked_mul(4)? };
-    (order == 1 || twos >= 2 && order <= LARGEST && Field::of(order / 2 - 1).is_some()).then_some(order)
+    (order == 1 || twos >= 2 && order <= LARGEST && Field::new(order / 2 - 1).is_some()).then_some(order)
 }
 
 /// The symmetric matrix of ones and minus ones of this order, row-major, whose rows are orthogonal: Paley's second
@@ -74,7 +74,7 @@ pub fn hadamard_matrix(order: usize) -> Vec<f32> {
         return vec![1.0];
     }
     let half = order / 2;
-    let Some(field) = half.checked_sub(1).and_then(Field::of).filter(|_| order == 2 * half) else { return Vec::new() };
+    let Some(field) = half.checked_sub(1).and_then(Field::new).filter(|_| order == 2 * half) else { return Vec::new() };
     let squares = field.squares();
     let sign = |plus: bool| if plus { 1.0 } else { -1.0 };
     // The symmetric conference matrix: zero on the diagonal, ones along the first row and column.
@@ -106,7 +106,7 @@ struct Field {
 }
 
 impl Field {
-    fn of(q: usize) -> Option<Self> {
+    fn new(q: usize) -> Option<Self> {
         let prime = |p: usize| p > 1 && (2..p).take_while(|d| d * d <= p).all(|d| !p.is_multiple_of(d));
         let root = q.isqrt();
         match q % 4 == 1 {

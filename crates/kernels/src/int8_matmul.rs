@@ -56,7 +56,7 @@ pub fn int8_matmul<'x, 'o>(
     if orientation != Orientation::Transposed {
         return Err(KernelError::Int8 { what: "the plain orientation" });
     }
-    let stream = Stream::of(&matrix.codes);
+    let stream = Stream::from_codes(&matrix.codes);
     let weights = if stream.is_some() { None } else { Some(Weights::new(matrix)?) };
     let (x, out) = (x.into(), out.into());
     check_length("x", x.len(), product(m, matrix.k)?, "`m` rows as long as the rows of the matrix")?;

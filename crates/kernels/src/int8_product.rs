@@ -66,7 +66,7 @@ pub fn int8_product<'o>(
     if units.is_empty() || columns == 0 {
         return Ok(());
     }
-    let rows = &Rows::of(codes, units);
+    let rows = &Rows::from_codes(codes, units);
     // A scale a row is what engines read fastest.
     let ones = if matches!(matrix.scales, Scales::One) { vec![1.0; columns] } else { Vec::new() };
     match orientation {

@@ -66,7 +66,7 @@ pub(crate) fn multiply_stream(
     isa: Isa,
     out: &mut Output<f32>,
 ) -> bool {
-    let vector = if vnni::is_there(&Machine::of(isa)) { 64 } else { 32 };
+    let vector = if vnni::is_there(&Machine::from_isa(isa)) { 64 } else { 32 };
     let row_bytes = matrix.k * stream.bits as usize / 8;
     if isa == Isa::Scalar || row_bytes < SLACK || !fits(matrix, vector, vector) {
         return false;

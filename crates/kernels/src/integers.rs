@@ -167,7 +167,7 @@ pub(crate) struct Stream<'a> {
 
 impl<'a> Stream<'a> {
     /// That of codes which have to be unpacked.
-    pub(crate) fn of(codes: &Codes<'a>) -> Option<Self> {
+    pub(crate) fn from_codes(codes: &Codes<'a>) -> Option<Self> {
         match *codes {
             Codes::Unsigned { bytes, bits: bits @ (2 | 3 | 5..=7) } => Some(Self { bytes, bits, above: 0 }),
             Codes::Offset { bytes, bits: bits @ (2 | 3 | 5..=7) } => {
@@ -290,7 +290,7 @@ impl Rows {
     }
 
     /// Rows that are integers already.
-    pub(crate) fn of(codes: &[i8], units: &[f32]) -> Self {
+    pub(crate) fn from_codes(codes: &[i8], units: &[f32]) -> Self {
         let mut own = CODES.take();
         own.clear();
         own.extend_from_slice(codes);

@@ -96,7 +96,7 @@ mod tests {
             let whole = Matrix { n, k, codes, scales: Scales::One, biases: None, block: n * k };
             let mut numbers = Numbers::default();
             let part = whole.part(Isa::detect(), 0..n / 2, &mut numbers);
-            let spread = Spread::of(&part, 1, 1).expect("a span is an element");
+            let spread = Spread::new(&part, 1, 1).expect("a span is an element");
             assert_eq!(spread.count(&(0..k)), 1, "{k}");
         }
     }

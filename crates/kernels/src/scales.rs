@@ -29,7 +29,7 @@ pub(crate) struct Spread {
 
 impl Spread {
     /// For units of `lanes` spans; `None` where rows do not start with a span, or spans meet two blocks.
-    pub(crate) fn of(matrix: &Matrix, span: usize, lanes: usize) -> Option<Self> {
+    pub(crate) fn new(matrix: &Matrix, span: usize, lanes: usize) -> Option<Self> {
         let &Matrix { k, block, .. } = matrix;
         let unit = span * lanes;
         let kind = if !k.is_multiple_of(span) || !block.is_multiple_of(span) {

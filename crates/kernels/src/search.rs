@@ -72,7 +72,7 @@ pub(crate) enum Far<S: Simd> {
 impl FarSearch {
     /// At most 255 thresholds, and the codes of the ranks.
     pub(crate) fn new(thresholds: &[f32], codes: &[u8]) -> Self {
-        let runs = Runs::of(thresholds);
+        let runs = Runs::from_thresholds(thresholds);
         let thresholds: [f32; 256] = std::array::from_fn(|at| thresholds.get(at).copied().unwrap_or(f32::INFINITY));
         Self {
             sixteenths: Thresholds::new(std::array::from_fn(|at| thresholds[16 * at + 15])),

@@ -180,7 +180,7 @@ impl Multiply<'_, '_> {
         if !(matrix.k * U::BITS).is_multiple_of(8) {
             return false;
         }
-        let layout = &Layout::of(units);
+        let layout = &Layout::from_units(units);
         match orientation {
             Orientation::Transposed => {
                 let Some(x) = &run(isa, Arrange { x, m, matrix, layout }) else { return false };

@@ -84,7 +84,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    pub(crate) fn of<U: Units>(units: U) -> Self {
+    pub(crate) fn from_units<U: Units>(units: U) -> Self {
         let steps = std::array::from_fn(|at| if at < U::SPAN { units.step(at) } else { 0 });
         Self { span: U::SPAN, decoded: U::DECODED, steps }
     }

@@ -15,7 +15,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    pub(crate) fn of(self, x: &Array) -> Result<Array, Exception> {
+    pub(crate) fn apply(self, x: &Array) -> Result<Array, Exception> {
         let y = match self {
             Self::Silu => nn::silu(x),
             Self::Gelu => nn::gelu(x),

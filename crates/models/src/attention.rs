@@ -24,7 +24,7 @@ pub(crate) struct Shared<'s> {
 }
 
 impl<'s> Shared<'s> {
-    pub(crate) fn of(config: &'s Config) -> Result<Self, Exception> {
+    pub(crate) fn new(config: &'s Config) -> Result<Self, Exception> {
         let wavelengths = config.kinds.iter().map(|kind| kind.rope.as_ref().map_or(Ok(None), Rope::wavelengths));
         Ok(Self { kinds: &config.kinds, wavelengths: wavelengths.collect::<Result<_, _>>()? })
     }

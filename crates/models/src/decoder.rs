@@ -212,7 +212,7 @@ impl Decoder {
         let attended = caches.iter().filter_map(|cache| if let Cache::Kv(cache) = cache { Some(cache) } else { None });
         let masks = KvCache::masks(attended, tokens.dim(1))?;
         let mut masks = masks.iter();
-        let shared = Shared::of(config)?;
+        let shared = Shared::new(config)?;
         for (layer, cache) in model.layers.iter_mut().zip(caches) {
             let mask = if matches!(cache, Cache::Kv(_)) { masks.next() } else { None };
             x = layer.forward(&x, &shared, mask, cache)?;
@@ -270,7 +270,7 @@ pub(crate) fn layer_alone(
         cache.reserve(x.dim(1))?;
         let attended = if let Cache::Kv(cache) = &cache { Some(cache) } else { None };
         let mask = KvCache::masks(attended, x.dim(1))?.pop();
-        let shared = Shared::of(&config)?;
+        let shared = Shared::new(&config)?;
         layer.forward(&x, &shared, mask.as_ref(), &mut cache)
     }
 }

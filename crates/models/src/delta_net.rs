@@ -86,7 +86,7 @@ impl DeltaNet {
             let nothing = Array::from_f32(0.0).as_dtype(inputs.dtype())?;
             inputs = ops::select(mask.expand_dims(-1)?, &inputs, nothing)?;
         }
-        let mixed = Activation::Silu.of(&self.convolve(&inputs, cache)?)?;
+        let mixed = Activation::Silu.apply(&self.convolve(&inputs, cache)?)?;
         let parts = mixed.split_at_indices(&[key_heads * key_dim, 2 * key_heads * key_dim], -1)?;
 
         // Vectors of length 1, and queries divided by the root of their width as well.
@@ -115,7 +115,7 @@ impl DeltaNet {
 
         let read = read.reshape(&[batch, tokens, value_heads, value_dim])?.as_dtype(x.dtype())?;
         let gate = qkvz[3].reshape(read.shape())?.as_dtype(Dtype::Float32)?;
-        let read = Activation::Silu.of(&gate)?.multiply(self.norm.forward(&read)?)?.as_dtype(x.dtype())?;
+        let read = Activation::Silu.apply(&gate)?.multiply(self.norm.forward(&read)?)?.as_dtype(x.dtype())?;
         Ok(self.out_proj.forward(&flat(&read)?)?)
     }
 

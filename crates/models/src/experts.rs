@@ -102,7 +102,7 @@ impl Switched {
     /// What the `chosen: [b, t, k]` experts make of `x: [b, t, d]`: `[b, t, k, d]`.
     fn forward(&self, x: &Array, chosen: &Array) -> Result<Array, Exception> {
         let x = x.expand_dims_axes(&[-2, -3])?;
-        let gate = self.activation.of(&self.gate_proj.forward(&x, chosen)?)?;
+        let gate = self.activation.apply(&self.gate_proj.forward(&x, chosen)?)?;
         let inner = gate.multiply(self.up_proj.forward(&x, chosen)?)?;
         self.down_proj.forward(&inner, chosen)?.squeeze_axes(&[-2])
     }

@@ -52,7 +52,7 @@ impl FeedForward for Gated {
     fn forward(&mut self, x: &Array) -> Result<Array, Exception> {
         let Self { gate_proj, up_proj, gate_up_proj, .. } = self;
         let parts = apart_or_fused([gate_proj, up_proj], gate_up_proj, &[self.inner], x)?;
-        let gate = self.activation.of(&parts[0])?;
+        let gate = self.activation.apply(&parts[0])?;
         self.down_proj.forward(&gate.multiply(&parts[1])?)
     }
 }

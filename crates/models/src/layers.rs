@@ -164,7 +164,7 @@ fn kind(keys: &Keys, family: &Family, head_dim: i32, slides: bool, rotated: bool
     let theta = keys.positive_number(key)?.unwrap_or(usual);
     let scaling = if local.is_some() { None } else { keys.section("rope_scaling")? };
     let own = of_type.or(parameters).or(scaling);
-    Ok(Kind { window, rope: Some(Rope::of(own.as_ref(), keys, head_dim, theta, family.rotated)?) })
+    Ok(Kind { window, rope: Some(Rope::new(own.as_ref(), keys, head_dim, theta, family.rotated)?) })
 }
 
 fn delta_net(keys: &Keys) -> Result<DeltaNetConfig> {

@@ -58,7 +58,7 @@ impl Rope {
     /// # Errors
     ///
     /// The variant is not one of those above, or lacks a key; or a number of them gives no frequencies.
-    pub(crate) fn of(own: Option<&Keys>, all: &Keys, head_dim: i32, theta: f64, usual: Option<f64>) -> Result<Self> {
+    pub(crate) fn new(own: Option<&Keys>, all: &Keys, head_dim: i32, theta: f64, usual: Option<f64>) -> Result<Self> {
         const PART: &str = "partial_rotary_factor";
         let of_own = |key: &str| own.map_or(Ok(None), |own| own.positive_number(key));
         let theta = of_own("rope_theta")?.unwrap_or(theta);

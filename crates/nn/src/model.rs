@@ -79,7 +79,7 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// None today: a module is a model as it is.
     pub fn new(module: M) -> Result<Self> {
-        let places = Places::of(&module);
+        let places = Places::from_module(&module);
         let report = Report { shared: shared(&sorted(&module)), ..Report::default() };
         let parts = Parts {
             module,
@@ -312,7 +312,7 @@ impl<M: ModuleParameters> Model<M> {
     /// Finds the parameters again where some came or went.
     fn refresh(&mut self) {
         if self.parts.places.sorted(self.parts.module.parameters()).is_none() {
-            self.parts.places = Places::of(&self.parts.module);
+            self.parts.places = Places::from_module(&self.parts.module);
         }
     }
 

@@ -134,7 +134,7 @@ impl<M: ModuleParameters + 'static> Tree for Module<M> {
         }
         let own: Vec<Rc<str>> = sorted(&self.module).into_iter().map(|(path, _)| path).collect();
         let paths: Vec<String> = leaves.iter().map(|(path, _)| (*path).to_owned()).collect();
-        let Some(moved) = Moved::of(own.iter().map(|path| &**path), &paths) else { return self.fill(leaves) };
+        let Some(moved) = Moved::find(own.iter().map(|path| &**path), &paths) else { return self.fill(leaves) };
         // A parameter that came or went, such as a bias, is in a copy that has it.
         if let Some(copy) = copied() {
             *self = copy;

@@ -10,7 +10,7 @@ use mlx_rs::{Array, ops};
 pub(crate) struct MomentsBefore(Option<Vec<(Rc<str>, Array)>>);
 
 impl MomentsBefore {
-    pub(crate) fn of<O: Optimizer>(optimizer: &mut O) -> Self {
+    pub(crate) fn new<O: Optimizer>(optimizer: &mut O) -> Self {
         let listed = optimizer.state_mut().flatten().ok();
         Self(listed.map(|listed| listed.into_iter().map(|(key, array)| (key, array.clone())).collect()))
     }

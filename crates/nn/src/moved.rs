@@ -17,7 +17,7 @@ pub(crate) struct Moved {
 
 impl Moved {
     /// How the parameters of a module differ from those of a structure; nothing where they do not.
-    pub(crate) fn of<'p>(own: impl Iterator<Item = &'p str> + Clone, structure: &[String]) -> Option<Self> {
+    pub(crate) fn find<'p>(own: impl Iterator<Item = &'p str> + Clone, structure: &[String]) -> Option<Self> {
         if own.clone().eq(structure.iter().map(String::as_str)) {
             return None;
         }

@@ -40,7 +40,7 @@ struct Seen {
 
 impl Observations {
     /// Ends the recordings of these weights.
-    pub(crate) fn of(observed: impl IntoIterator<Item = (String, Observed)>) -> Self {
+    pub(crate) fn from_observed(observed: impl IntoIterator<Item = (String, Observed)>) -> Self {
         let seen = |weight: &Observed| Seen { met: weight.met(), sums: weight.finish() };
         Self(observed.into_iter().map(|(path, weight)| (path, seen(&weight))).collect())
     }

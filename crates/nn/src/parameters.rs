@@ -48,8 +48,8 @@ pub fn with_parameters<M: ModuleParameters, O: Tree, E: Into<Error>>(
     f: impl FnOnce(&mut M) -> Result<O, E>,
 ) -> Result<O::With<Value>> {
     check_parameters(module, parameters)?;
-    let places = Places::of(module);
-    let replacements = Replacements::of(&places, parameters);
+    let places = Places::from_module(module);
+    let replacements = Replacements::new(&places, parameters);
     let (results, assigned) = run(module, &replacements, Vec::new(), &mut (), |module, ()| f(module))?;
     let kept = assigned.into_iter().filter(|(path, _)| !parameters.contains_key(path));
     let kept = kept.map(|(path, value)| Ok((path, value.dense()?))).collect::<Result<Vec<_>>>()?;
@@ -73,7 +73,7 @@ pub fn explain_with_parameters<M: ModuleParameters, O: Tree, E: Into<Error>>(
     f: impl FnOnce(&mut M) -> Result<O, E>,
 ) -> Result<Explanation> {
     check_parameters(module, parameters)?;
-    explained(module, &Replacements::of(&Places::of(module), parameters), f)
+    explained(module, &Replacements::new(&Places::from_module(module), parameters), f)
 }
 
 /// Tells what happened while `f` ran on a module with other parameters.
@@ -134,7 +134,7 @@ pub(crate) struct Replacements<'p> {
 }
 
 impl<'p> Replacements<'p> {
-    fn of(places: &'p Places, parameters: &Parameters) -> Self {
+    fn new(places: &'p Places, parameters: &Parameters) -> Self {
         let values = parameters.iter().filter_map(|(path, value)| Some((places.find(path)?, value.clone()))).collect();
         Self { places, values, ties: Vec::new() }
     }
@@ -195,7 +195,7 @@ where
 /// Why a function failed, and what of the module's parameters could not be given back.
 fn given_back(module: &impl ModuleParameters, places: &Places, error: Error) -> Error {
     let own = sorted(module);
-    match Moved::of(own.iter().map(|(path, _)| &**path), &places.paths) {
+    match Moved::find(own.iter().map(|(path, _)| &**path), &places.paths) {
         Some(moved) => Error::NotGivenBack { error: Box::new(error), lost: Box::new(moved.error()) },
         None => error,
     }

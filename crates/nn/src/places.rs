@@ -22,7 +22,7 @@ enum Place {
 }
 
 impl Places {
-    pub(crate) fn of(module: &impl ModuleParameters) -> Self {
+    pub(crate) fn from_module(module: &impl ModuleParameters) -> Self {
         let nested = module.parameters().entries;
         let mut paths = Vec::new();
         listed(None, &nested, &mut paths);

@@ -162,12 +162,12 @@ impl Rules {
         serde_json::from_str(text).map_err(|error| Error::invalid(format!("the rules: {error}"), FORM))
     }
 
-    fn of(rules: Vec<Rule>) -> Self {
-        Self { order: Order::of(rules.iter().map(|rule| &rule.pattern)), rules }
+    fn from_list(rules: Vec<Rule>) -> Self {
+        Self { order: Order::from_patterns(rules.iter().map(|rule| &rule.pattern)), rules }
     }
 
     pub(crate) fn all(format: AnyFormat) -> Self {
-        Self::of(vec![Rule { pattern: Pattern::all(), action: Action::Quantize(format) }])
+        Self::from_list(vec![Rule { pattern: Pattern::all(), action: Action::Quantize(format) }])
     }
 
     /// Whether all formats have options that they can have.
@@ -291,7 +291,7 @@ impl Rules {
             let own = (by_path || more.is_empty()).then(|| rule.clone());
             own.into_iter().chain(more)
         });
-        Ok(Self::of(rules.collect()))
+        Ok(Self::from_list(rules.collect()))
     }
 
     /// The patterns of the rules that name one of these parameters as [`by_names`](Self::by_names) knows it, whichever rule decides it.
@@ -316,7 +316,7 @@ impl Rules {
     pub(crate) fn within(&self, pattern: impl TryInto<Pattern, Error: Into<Error>>) -> Result<Self> {
         let pattern = pattern.try_into().map_err(Into::into)?;
         let within = |rule: &Rule| Rule { pattern: rule.pattern.and(&pattern), action: rule.action.clone() };
-        Ok(Self::of(self.rules.iter().map(within).collect()))
+        Ok(Self::from_list(self.rules.iter().map(within).collect()))
     }
 
     /// The first rule that names a parameter by one of its paths.

@@ -131,7 +131,7 @@ impl<O: Optimizer> Optimizer for Stateful<O> {
         gradients: impl Borrow<FlattenedModuleParam>,
     ) -> Result<(), Exception> {
         let gradients = gradients.borrow();
-        let moments = MomentsBefore::of(&mut self.0);
+        let moments = MomentsBefore::new(&mut self.0);
         let moved = model.parameters_mut().flatten().into_iter().filter(|(path, _)| gradients.contains_key(path));
         let before: Vec<(Rc<str>, Array)> = moved.map(|(path, array)| (path, array.clone())).collect();
         let updated = self.0.update(model, gradients);

@@ -82,7 +82,7 @@ pub struct Input<'a> {
 }
 
 impl<'a> Input<'a> {
-    pub(crate) fn of(data: &'a [u8], aval: Cow<'a, Aval>) -> Self {
+    pub(crate) fn new(data: &'a [u8], aval: Cow<'a, Aval>) -> Self {
         Self { data, aval, output: None }
     }
 
@@ -140,7 +140,7 @@ impl<'a> Output<'a> {
     /// # Safety
     ///
     /// There is room for an array of this aval at `data`, and nobody else uses it for `'a`.
-    pub(crate) unsafe fn of(data: *mut u8, aval: Cow<'a, Aval>, fresh: bool) -> Self {
+    pub(crate) unsafe fn new(data: *mut u8, aval: Cow<'a, Aval>, fresh: bool) -> Self {
         let bytes = aval.nbytes();
         let data: &mut [u8] = if bytes == 0 {
             &mut []
@@ -190,7 +190,7 @@ pub(super) unsafe fn input<'a>(buffer: &Buffer) -> Result<Input<'a>, BoxError> {
     let aval = aval_of(buffer)?;
     // SAFETY: as the caller promises.
     let data = unsafe { Span { data: buffer.data.cast_const().cast(), count: buffer.bytes }.get() };
-    Ok(Input::of(data, Cow::Owned(aval)))
+    Ok(Input::new(data, Cow::Owned(aval)))
 }
 
 /// # Safety
@@ -199,7 +199,7 @@ pub(super) unsafe fn input<'a>(buffer: &Buffer) -> Result<Input<'a>, BoxError> {
 pub(super) unsafe fn output<'a>(buffer: &Buffer) -> Result<Output<'a>, BoxError> {
     let aval = aval_of(buffer)?;
     // SAFETY: as the caller promises; the aval has the bytes of the buffer.
-    Ok(unsafe { Output::of(buffer.data.cast(), Cow::Owned(aval), true) })
+    Ok(unsafe { Output::new(buffer.data.cast(), Cow::Owned(aval), true) })
 }
 
 fn aval_of(buffer: &Buffer) -> Result<Aval, BoxError> {

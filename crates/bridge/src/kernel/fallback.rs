@@ -22,7 +22,7 @@ pub enum Fallback {
 }
 
 impl Fallback {
-    pub(super) fn of(reason: FallbackReason) -> Result<Self, BoxError> {
+    pub(super) fn from_reason(reason: FallbackReason) -> Result<Self, BoxError> {
         Ok(match reason.kind {
             0 => Self::Device,
             1 => Self::Vjp,

@@ -20,7 +20,7 @@ impl GpuBackend {
     #[must_use]
     pub fn available() -> Option<Self> {
         // SAFETY: asks the library.
-        Self::of(unsafe { ffi::tacit_gpu() }).ok()
+        Self::from_code(unsafe { ffi::tacit_gpu() }).ok()
     }
 
     /// The compute capability of the GPU that MLX runs on here by CUDA, such as 90 for 9.0, if there is one.
@@ -34,7 +34,7 @@ impl GpuBackend {
         Ok((capability > 0).then_some(capability))
     }
 
-    pub(super) fn of(code: c_int) -> Result<Self, BoxError> {
+    pub(super) fn from_code(code: c_int) -> Result<Self, BoxError> {
         match code {
             0 => Ok(Self::Metal),
             1 => Ok(Self::Cuda),
@@ -68,7 +68,7 @@ pub enum Placed {
 }
 
 impl Placed {
-    pub(super) fn of(code: c_int) -> Self {
+    pub(super) fn from_code(code: c_int) -> Self {
         match code {
             1 => Self::Gpu,
             2 => Self::Host,
@@ -114,14 +114,14 @@ impl Launch {
         }
         let (name, header, body) =
             (CString::new(self.name.as_str())?, CString::new(self.head(backend))?, CString::new(self.body.as_str())?);
-        let (inputs, outputs) = (Names::of(&self.inputs)?, Names::of(&self.outputs)?);
+        let (inputs, outputs) = (Names::new(&self.inputs)?, Names::new(&self.outputs)?);
         let launch = ffi::Launch {
             name: name.as_ptr(),
             header: header.as_ptr(),
             body: body.as_ptr(),
-            inputs: Span::of(&inputs.pointers),
-            outputs: Span::of(&outputs.pointers),
-            sizes: Span::of(&self.sizes),
+            inputs: Span::from_slice(&inputs.pointers),
+            outputs: Span::from_slice(&outputs.pointers),
+            sizes: Span::from_slice(&self.sizes),
             grid: threads(self.grid)?,
             group: threads(self.group)?,
             memory: i32::try_from(self.memory)?,
@@ -152,7 +152,7 @@ struct Names {
 }
 
 impl Names {
-    fn of(names: &[String]) -> Result<Self, BoxError> {
+    fn new(names: &[String]) -> Result<Self, BoxError> {
         let texts = names.iter().map(|name| CString::new(name.as_str())).collect::<Result<Vec<_>, _>>()?;
         Ok(Self { pointers: texts.iter().map(|text| text.as_ptr()).collect(), _texts: texts })
     }

@@ -61,7 +61,7 @@ impl Bases<'_> {
 /// An array of this aval is at `data`, and nobody writes it while the result lives.
 pub(super) unsafe fn input(data: *const u8, aval: &Aval) -> Input<'_> {
     // SAFETY: as the caller promises; arenas are zeros before anything else, and what MLX gives is initialized to Rust.
-    Input::of(unsafe { Span { data, count: aval.nbytes() }.get() }, Cow::Borrowed(aval))
+    Input::new(unsafe { Span { data, count: aval.nbytes() }.get() }, Cow::Borrowed(aval))
 }
 
 /// An array of this aval that is where an output is.
@@ -74,5 +74,5 @@ pub(super) fn in_place(output: usize, aval: &Aval) -> Input<'_> {
 /// There is room for an array of this aval at `data`, and nobody else uses it while the result lives.
 pub(super) unsafe fn output(data: *mut u8, aval: &Aval, fresh: bool) -> Output<'_> {
     // SAFETY: as the caller promises.
-    unsafe { Output::of(data, Cow::Borrowed(aval), fresh) }
+    unsafe { Output::new(data, Cow::Borrowed(aval), fresh) }
 }

@@ -120,7 +120,7 @@ impl PlanBuilder {
             }
         });
         let stages = stages.collect();
-        let (inputs, outputs) = (Given::of(self.inputs), Given::of(avals));
+        let (inputs, outputs) = (Given::from_avals(self.inputs), Given::from_avals(avals));
         Ok(Plan { inputs, outputs, stages, pieced, arena, donated })
     }
 

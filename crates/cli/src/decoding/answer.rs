@@ -82,7 +82,7 @@ impl Answer {
         }
         let left = if out("\n")? { Ended::left(answering) } else { Ended::Closed };
         let stats = texts.stats();
-        Ok(reading.answer(stats.prompt_tokens, left, Took::of(&stats, weight_bytes)?))
+        Ok(reading.answer(stats.prompt_tokens, left, Took::from_stats(&stats, weight_bytes)?))
     }
 
     /// The last token, if the text ended by itself.
@@ -155,7 +155,7 @@ pub(super) fn at(words: &str, rate: Option<f64>) -> String {
 }
 
 impl Took {
-    pub(super) fn of(stats: &GenerateStats, weight_bytes: usize) -> Result<Self> {
+    pub(super) fn from_stats(stats: &GenerateStats, weight_bytes: usize) -> Result<Self> {
         let peak_bytes = resident::peak(weight_bytes, memory::peak_memory()?);
         let &GenerateStats { drafted, accepted, .. } = stats;
         let (prompt_tokens_per_second, tokens_per_second) = (stats.prompt_rate(), stats.rate());

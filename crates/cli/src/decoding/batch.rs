@@ -43,7 +43,7 @@ impl Answers {
         {
             readings[piece.sequence].push(&piece);
         }
-        let (took, left) = (Took::of(&texts.stats(), weight_bytes)?, Ended::left(answering));
+        let (took, left) = (Took::from_stats(&texts.stats(), weight_bytes)?, Ended::left(answering));
         let each = readings.into_iter().zip(prompts);
         let answers = each.map(|(reading, prompt)| reading.answer(prompt.len(), left, took)).collect();
         Ok(Self { answers, took })

@@ -38,7 +38,7 @@ fn texts_have_the_tokens_that_llama_cpp_gives_them() -> Result<()> {
     assert!(golden.texts.len() > 50 && golden.files.len() > 8);
     for (name, expected) in golden.files {
         let file = folder().join(format!("{name}.gguf"));
-        let tokenizer = Source::of(&file)?.tokenizer()?;
+        let tokenizer = Source::find(&file)?.tokenizer()?;
         for (text, ids) in golden.texts.iter().zip(&expected.ids) {
             assert_eq!(text::tokens(&tokenizer, &name, text, true)?, *ids, "{name}: {text:?}");
             // Tokens of names are not written, and behind those of the user a space is put, which stays.

@@ -38,7 +38,7 @@ pub(crate) fn states(files: &[PathBuf]) -> Result<String> {
 
 impl Source {
     /// That of a model at a path, which may be a file in its folder.
-    pub(crate) fn of(model: &Path) -> Result<Self> {
+    pub(crate) fn find(model: &Path) -> Result<Self> {
         // The folder around what is not there is that of another model.
         fs::metadata(current(model)?).map_err(Error::file("open", model))?;
         if let Some(file) = Gguf::find(model)? {
@@ -140,7 +140,7 @@ mod tests {
         });
         assert!(stopped.is_some());
         assert_eq!(fs::read(at(TOKENIZER)).expect("is there"), b"of another model");
-        let source = Source::of(folder.path()).expect("is there");
+        let source = Source::find(folder.path()).expect("is there");
         assert!(
             source.has_tokenizer().expect("looks") && source.tokenizer().expect("is read").get_vocab_size(true) > 0
         );

@@ -256,14 +256,14 @@ mod tests {
 
     use super::*;
 
-    fn of(source: &str) -> Template {
+    fn parsed(source: &str) -> Template {
         let (file, source) = (PathBuf::from("template"), source.to_owned());
         Template { file, source, otherwise: "do without", bos_token: None, eos_token: None, now: None }
     }
 
     #[test]
     fn what_transformers_gives_a_template_is_there() {
-        let rendered = |source: &str| of(source).render(&[Message::new("user", "hi")]).expect("renders");
+        let rendered = |source: &str| parsed(source).render(&[Message::new("user", "hi")]).expect("renders");
         assert_eq!(
             rendered("{% if tools is not none or documents is not none %}some{% else %}none{% endif %}"),
             "none"
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn beginnings_of_a_conversation_are_rendered_as_conversations() {
-        let template = of(
+        let template = parsed(
             "{% for m in messages %}{% if loop.last %}last {% endif %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}?{% endif %}",
         );
         let said = ["a", "b", "c"].map(|said| Message::new("user", said));
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_message_may_have_any_words() {
-        let template = of("{% for m in messages %}<{{ m.content }}>{% endfor %}");
+        let template = parsed("{% for m in messages %}<{{ m.content }}>{% endfor %}");
         let user = "tacitMarksThisPlace, or tacitMarksThisPlaceX";
         let messages = vec![Message::new("user", user), Message::new("assistant", "yes")];
         let before = Conversation { messages, end: None };
@@ -301,9 +301,9 @@ mod tests {
     #[test]
     fn a_template_that_does_not_serve_says_what_does() {
         let messages = vec![Message::new("user", "one"), Message::new("assistant", "two")];
-        let forgets = of("{% for m in messages %}{% if loop.last %}{{ m.content }}{% endif %}{% endfor %}");
+        let forgets = parsed("{% for m in messages %}{% if loop.last %}{{ m.content }}{% endif %}{% endfor %}");
         let forgotten = forgets.go_on(&Conversation { messages: messages.clone(), end: None }, "three");
-        let refused = of("{{ raise_exception('no') }}").render(&messages);
+        let refused = parsed("{{ raise_exception('no') }}").render(&messages);
         let said = [forgotten, refused].map(|outcome| outcome.expect_err("is refused").to_string());
         expect![[r"
             template: chat_template: the template leaves out what was said before, so that a cache of it does not go on

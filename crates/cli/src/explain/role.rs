@@ -21,7 +21,7 @@ pub(super) enum Role {
 
 impl Role {
     /// The roles that a parameter has in a model, by its path and its axes; none for a vector or what is no float.
-    pub(super) fn of(path: &str, value: &Value) -> Result<Vec<Self>> {
+    pub(super) fn of_parameter(path: &str, value: &Value) -> Result<Vec<Self>> {
         let aval = value.aval()?;
         // As most models name it: embed_tokens, token_embd, word_embeddings, wte.
         let embedding = ["emb", "wte", "wpe"].iter().any(|part| path.contains(part));

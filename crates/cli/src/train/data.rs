@@ -52,7 +52,7 @@ const WITHOUT_TEMPLATE: &str = "give prompts and completions in place of message
 
 impl Reader {
     /// The reader for a model that knows this of text, whose texts end with `end` where its tokenizer does not say how they do.
-    pub(super) fn of(source: Source, end: Option<u32>, words: u32) -> Result<Self> {
+    pub(super) fn new(source: Source, end: Option<u32>, words: u32) -> Result<Self> {
         let tokenizer = source.tokenizer()?;
         let (_, config) = source.config()?;
         let own = token_of(&config, "eos_token").and_then(|text| tokenizer.token_to_id(text));
@@ -234,7 +234,7 @@ mod tests {
         fn read(&self, lines: &str) -> Result<(Reader, Vec<Sample>)> {
             let file = self.0.path().join("data.jsonl");
             fs::write(&file, lines).expect("writes");
-            let mut reader = Reader::of(Source::of(self.0.path())?, None, 100_000)?;
+            let mut reader = Reader::new(Source::find(self.0.path())?, None, 100_000)?;
             let samples = reader.read(&file)?;
             Ok((reader, samples))
         }
@@ -254,7 +254,7 @@ mod tests {
         let completions = [" jumps over", "Съешь ещё", "世界。", "end\n", "aaaa \n"];
         for name in ["spm", "spm_unspaced", "default", "llama-bpe", "smaug-bpe", "qwen2", "gpt-2", "smollm", "tekken"] {
             let file = tokenizers().join(format!("{name}.gguf"));
-            let mut reader = Reader::of(Source::of(&file)?, Some(7), 100_000)?;
+            let mut reader = Reader::new(Source::find(&file)?, Some(7), 100_000)?;
             let end = reader.end.expect("a token ends texts");
             for prompt in prompts {
                 for completion in completions {
@@ -355,7 +355,7 @@ mod tests {
         let folder = Folder::new("spm_unspaced.gguf", TEMPLATE);
         let (_, first) = folder.read(CONVERSATION)?;
         sleep(Duration::from_millis(1100));
-        let mut reader = Reader::of(Source::of(folder.0.path())?, None, 100_000)?;
+        let mut reader = Reader::new(Source::find(folder.0.path())?, None, 100_000)?;
         assert_eq!(reader.read(&folder.0.path().join("data.jsonl"))?, first);
         Ok(())
     }

@@ -40,7 +40,7 @@ enum What {
 }
 
 impl Written {
-    pub(super) fn of(options: &Options, of_text: Vec<PathBuf>) -> Result<Self> {
+    pub(super) fn new(options: &Options, of_text: Vec<PathBuf>) -> Result<Self> {
         options.check()?;
         let output = &options.output;
         let is_file = output.extension().is_some_and(|ending| ending == "gguf");
@@ -63,7 +63,7 @@ impl Written {
         };
         let folder = beside(output, what.is_file())?;
         let written = Self { what, files, of_text, folder };
-        written.check(options, &Own::of(&written.folder))?;
+        written.check(options, &Own::read(&written.folder))?;
         Ok(written)
     }
 

@@ -23,7 +23,7 @@ const END: u8 = 0;
 
 impl Own {
     /// Those of the run in this folder, if there is one.
-    pub(super) fn of(folder: &Path) -> Self {
+    pub(super) fn read(folder: &Path) -> Self {
         let place = folder.join("own");
         let text = fs::read(&place).unwrap_or_default();
         let paths = text.split(|&byte| byte == END).filter(|path| !path.is_empty());
@@ -66,14 +66,14 @@ mod tests {
         fs::create_dir_all(&folder).map_err(Error::file("make", &folder))?;
         let names = [&b"record.jsonl"[..], b"./two\nlines", b"no text \xff"];
         let files = names.map(|name| PathBuf::from(OsStr::from_bytes(name)));
-        let mut own = Own::of(&folder);
+        let mut own = Own::read(&folder);
         assert!(files.iter().all(|file| !own.has(file)));
         own.add(&files)?;
-        let again = Own::of(&folder);
+        let again = Own::read(&folder);
         assert!(files.iter().all(|file| again.has(file)));
         assert!(again.has(Path::new("two\nlines")) && !again.has(Path::new(OsStr::from_bytes(b"no text \xfe"))));
         again.forget()?;
-        assert!(!Own::of(&folder).has(&files[0]));
+        assert!(!Own::read(&folder).has(&files[0]));
         fs::remove_dir_all(&folder).map_err(Error::file("remove", &folder))
     }
 }

@@ -49,7 +49,7 @@ impl Saved {
             let help = "wait until it ends, or write to another place; of ranks that `tacit launch` starts each would train by itself";
             Error::invalid(format!("another program trains in {place}"), help)
         })?;
-        let mut own = Own::of(&folder);
+        let mut own = Own::read(&folder);
         // Before a record is begun, which may be elsewhere.
         let begun = written.rehearse(options, model).and_then(|()| begin(options, written, &notes, &mut own));
         if begun.is_err() && is_new {

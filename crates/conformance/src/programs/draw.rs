@@ -160,7 +160,7 @@ pub(crate) fn draw(seed: u64, subjects: &[Subject]) -> Program {
     }
     let most = if long { LONG } else { SMALL };
     let around = drawn_around(&mut rng, &inputs);
-    let mut drawing = Drawing::of(&inputs, most);
+    let mut drawing = Drawing::from_inputs(&inputs, most);
     let mut program = Program { around, inputs, steps: Vec::new(), results: Vec::new() };
     let length = 1 + rng.index(if long { 5 } else { 14 });
     let style = rng.index(4);
@@ -276,7 +276,7 @@ pub(super) struct Drawing {
 
 impl Drawing {
     /// What a program of these inputs begins with; no value has more than `most` elements.
-    pub(super) fn of(inputs: &[Input], most: usize) -> Self {
+    pub(super) fn from_inputs(inputs: &[Input], most: usize) -> Self {
         Self { values: inputs.iter().map(|input| zeros(&input.aval)).collect(), most }
     }
 

@@ -32,7 +32,7 @@ pub(super) fn draw(seed: u64, subjects: &[Subject]) -> Program {
     let Some(first) = first else { return draw::draw(seed, subjects) };
     let around = drawn_around(&mut rng);
     let inputs = drawn_inputs(&mut rng, subjects, first, around.contains(&Around::Grad));
-    let mut drawing = Drawing::of(&inputs, MOST);
+    let mut drawing = Drawing::from_inputs(&inputs, MOST);
     let mut program = Program { around, inputs, steps: Vec::new(), results: Vec::new() };
     let implicit = program.inputs.iter().position(|input| input.subject.is_some()).unwrap_or_default();
     let (moving, products) = (moving(), products());

@@ -98,12 +98,12 @@ impl Program {
 
     /// The body with what stands around it; as plain code where it can be, for a reference.
     pub(crate) fn function(&self, body: Function, plain: bool) -> Function {
-        self.around.iter().fold(body, |f, &around| around.of(f, plain))
+        self.around.iter().fold(body, |f, &around| around.wrap(f, plain))
     }
 }
 
 impl Around {
-    fn of(self, f: Function, plain: bool) -> Function {
+    fn wrap(self, f: Function, plain: bool) -> Function {
         match (self, plain) {
             (Self::Checkpoint | Self::Compile, true) => f,
             (Self::Vmap, true) => Rc::new(move |args| one_by_one(&f, &args)),

@@ -84,7 +84,7 @@ impl Save {
             if !is_note(&name) || other == path {
                 continue;
             }
-            match Found::of(&other).map_err(Error::file("read", &other))? {
+            match Found::read(&other).map_err(Error::file("read", &other))? {
                 Found::UnderWay => return Err(under_way(folder)),
                 // Without locks nobody can tell a save that was killed from one that is under way.
                 Found::Dead(_) if locked.is_none() => {}
@@ -196,7 +196,7 @@ enum Found {
 }
 
 impl Found {
-    fn of(path: &Path) -> io::Result<Self> {
+    fn read(path: &Path) -> io::Result<Self> {
         let mut file = match File::options().read(true).write(true).open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::Gone),
             file => file?,

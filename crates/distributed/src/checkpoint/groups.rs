@@ -26,7 +26,7 @@ pub(super) struct Held {
 
 impl Held {
     /// What `rank` says, one of `ranks`, which have the parts in this order.
-    pub(super) fn of(ranks: &[usize], rank: usize, digest: u64) -> Self {
+    pub(super) fn new(ranks: &[usize], rank: usize, digest: u64) -> Self {
         let part = ranks.iter().position(|&other| other == rank).unwrap_or(0);
         Self { first: ranks.first().copied().unwrap_or(rank), part, digest }
     }
@@ -38,7 +38,7 @@ type Parts = BTreeMap<usize, (usize, u64)>;
 impl Groups {
     /// The groups of all ranks, by what each says of its part, with so many parts in each group; nothing where the ranks disagree.
     /// Of groups that have the same, one keeps it: the `number` of the array says which, so that they take turns.
-    pub(super) fn of(held: &[Held], parts: usize, number: usize) -> Option<Self> {
+    pub(super) fn from_held(held: &[Held], parts: usize, number: usize) -> Option<Self> {
         let mut groups: BTreeMap<usize, Parts> = BTreeMap::new();
         for (rank, held) in held.iter().enumerate() {
             if groups.entry(held.first).or_default().insert(held.part, (rank, held.digest)).is_some() {
@@ -115,7 +115,7 @@ mod tests {
     fn groups_that_have_the_same_take_turns_to_keep_it() {
         let across = held([0, 1, 0, 1], [0, 0, 1, 1], [5, 5, 6, 6]);
         for (number, holders) in [(0, [0, 2]), (1, [1, 3]), (2, [0, 2])] {
-            let groups = Groups::of(&across, 2, number).expect("are whole");
+            let groups = Groups::from_held(&across, 2, number).expect("are whole");
             assert!(groups.is_possible(4) && !groups.is_possible(3));
             assert_eq!(
                 (groups.parts(), groups.holders(Some(&[1, 3])), groups.nearest(Some(&[1, 3]))),
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn groups_that_differ_each_keep_their_own() {
         // In either, the later rank has the first part.
-        let groups = Groups::of(&held([1, 1, 3, 3], [1, 0, 1, 0], [5, 6, 5, 7]), 2, 0).expect("are whole");
+        let groups = Groups::from_held(&held([1, 1, 3, 3], [1, 0, 1, 0], [5, 6, 5, 7]), 2, 0).expect("are whole");
         assert!((0..4).all(|rank| groups.is_held_by(rank)));
         assert_eq!((groups.holders(Some(&[3, 2])), groups.is_foreign(Some(&[3, 2]))), (&[3, 2][..], false));
         for own in [None, Some(&[2, 3][..])] {
@@ -148,7 +148,7 @@ mod tests {
             ([0, 0, 2, 2], [0, 1, 0, 1], 3),
             ([1, 1, 2, 2], [0, 1, 0, 1], 2),
         ] {
-            assert_eq!(Groups::of(&held(first, part, same), parts, 0), None);
+            assert_eq!(Groups::from_held(&held(first, part, same), parts, 0), None);
         }
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn taken_apart(run: &Training, known: &[Leaf]) -> Result<(AllTaken, V
         let leaf = by_path.leaf_of(path);
         let key = leaf.map_or_else(|| path.clone(), |(leaf, slot)| format!("{}{slot}", leaf.key));
         let layout = leaf.filter(|(leaf, _)| leaf.layout != Layout::Whole).map(|_| Layout::Own);
-        let (taken, arrays) = Taken::of(&key, moment)?;
+        let (taken, arrays) = Taken::from_value(&key, moment)?;
         pieces.extend(arrays.into_iter().map(|(name, array)| {
             let (state, shape) = (MOMENTS.to_owned(), array.shape().to_vec());
             let ranks = leaf.and_then(|(leaf, _)| leaf.ranks.clone());

@@ -34,7 +34,7 @@ pub(super) struct Piece {
 }
 
 /// The leaves of a model and the states of a run, in one order on all ranks.
-pub(super) fn of(
+pub(super) fn from_run(
     run: &Training,
     known: &[Leaf],
     arrays: &BTreeMap<String, &Array>,

@@ -119,7 +119,7 @@ pub(super) fn groups(group: &Group, pieces: &[Piece], digests: &[u64]) -> Result
         return Ok(Vec::new());
     }
     let own = split.iter().flat_map(|&(_, ranks, digest)| {
-        let Held { first, part, digest } = Held::of(ranks, group.rank(), digest);
+        let Held { first, part, digest } = Held::new(ranks, group.rank(), digest);
         let [high, low] = halves(digest);
         [first as u32, part as u32, high, low]
     });
@@ -129,7 +129,7 @@ pub(super) fn groups(group: &Group, pieces: &[Piece], digests: &[u64]) -> Result
             let said = &said[4 * at..4 * at + 4];
             Held { first: said[0] as usize, part: said[1] as usize, digest: joined(&said[2..]) }
         });
-        Groups::of(&held.collect::<Vec<_>>(), ranks.len(), at).ok_or_else(|| Error::Group {
+        Groups::from_held(&held.collect::<Vec<_>>(), ranks.len(), at).ok_or_else(|| Error::Group {
             message: format!("{} is split over other groups on some ranks than on others", piece.key),
             help: "split a parameter over one group on every rank",
         })

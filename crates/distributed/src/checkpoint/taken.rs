@@ -31,7 +31,7 @@ pub(super) type AllTaken = BTreeMap<String, Taken>;
 
 impl Taken {
     /// The value of this key, and its arrays by name: the key, and that in the value.
-    pub(super) fn of(key: &str, value: &Value) -> Result<(Self, Arrays)> {
+    pub(super) fn from_value(key: &str, value: &Value) -> Result<(Self, Arrays)> {
         let (structure, arrays) = store::collect(|| stored(key, value));
         Ok((Self { structure: structure?, arrays: arrays.keys().cloned().collect(), split: None }, arrays))
     }
@@ -62,7 +62,7 @@ fn list(key: &str, value: &Value, all: &mut AllTaken) -> Result<()> {
     if let Some(split) = value.downcast::<Sharded>() {
         let of = StoredSplit { axis: split.axis(), shape: value.aval()?.shape };
         // What has no stored form is saved leaf by leaf alone, as it is where it is not split.
-        if let Ok((taken, _)) = Taken::of(key, split.part())
+        if let Ok((taken, _)) = Taken::from_value(key, split.part())
             && split.part().is_implicit()
         {
             all.insert(key.to_owned(), Taken { split: Some(of), ..taken });
@@ -70,7 +70,7 @@ fn list(key: &str, value: &Value, all: &mut AllTaken) -> Result<()> {
         return Ok(());
     }
     if check_whole(value).is_ok()
-        && let Ok((taken, _)) = Taken::of(key, value)
+        && let Ok((taken, _)) = Taken::from_value(key, value)
     {
         all.insert(key.to_owned(), taken);
     }

@@ -98,7 +98,7 @@ fn all_pieces_over(
         let place = Place { rank, size };
         let (known, arrays, mut run) = held_over(place, over)?;
         more(place, &mut run)?;
-        pieces::of(&run, &known, &arrays.iter().map(|(path, array)| (path.clone(), array)).collect(), size)
+        pieces::from_run(&run, &known, &arrays.iter().map(|(path, array)| (path.clone(), array)).collect(), size)
     };
     (0..size).map(of_rank).collect()
 }
@@ -108,9 +108,9 @@ fn groups(all: &[Vec<Piece>], digests: &[Vec<u64>]) -> Vec<Groups> {
     let split = all[0].iter().enumerate().filter_map(|(at, piece)| Some((at, piece.ranks.as_ref()?.len())));
     let groups = split.enumerate().map(|(number, (at, parts))| {
         let held = all.iter().zip(digests).enumerate().map(|(rank, (own, digests))| {
-            Held::of(own[at].ranks.as_deref().expect("is split on every rank"), rank, digests[at])
+            Held::new(own[at].ranks.as_deref().expect("is split on every rank"), rank, digests[at])
         });
-        Groups::of(&held.collect::<Vec<_>>(), parts, number).expect("ranks agree")
+        Groups::from_held(&held.collect::<Vec<_>>(), parts, number).expect("ranks agree")
     });
     groups.collect()
 }

@@ -74,7 +74,7 @@ impl Encoded {
             return Ok(dense(array.codes().view_dtype(Dtype::Bfloat16)?));
         }
         // Of arrays of its own: those of the value would be in memory from here on until they are written.
-        let kind = Blocks::of(&read_apart(value)?)?.and_then(|(name, _)| GgufType::named(name));
+        let kind = Blocks::from_value(&read_apart(value)?)?.and_then(|(name, _)| GgufType::named(name));
         let kind = kind.filter(|kind| is_whole(&shape, *kind));
         Ok(kind.map(|kind| Self { kind, shape, source: Source::Blocks(value.clone()) }))
     }
@@ -102,7 +102,7 @@ impl Encoded {
                     pieces.forget(rows)
                 })
             }
-            Source::Blocks(value) => match Blocks::of(value)? {
+            Source::Blocks(value) => match Blocks::from_value(value)? {
                 Some((name, blocks)) if name == self.kind.name() => blocks.write(self.kind, out),
                 _ => Err(no_writer(self.kind)),
             },
@@ -133,7 +133,7 @@ impl Blocks {
     }
 
     /// The blocks of codes that a type of GGUF has, and its name.
-    fn of(value: &Value) -> Found {
+    fn from_value(value: &Value) -> Found {
         if let Some(array) = value.downcast::<AffineArray>() {
             affine(array)
         } else if let Some(array) = value.downcast::<SymmetricArray>() {
@@ -363,7 +363,7 @@ mod tests {
             assert!(before >= 2 && unread(&value)? == before, "{name}: {before} were to be read");
             // What is read apart is the same, each array in its place.
             let apart = read_apart(&value)?;
-            let (Some((_, own)), Some((_, apart))) = (Blocks::of(&value)?, Blocks::of(&apart)?) else {
+            let (Some((_, own)), Some((_, apart))) = (Blocks::from_value(&value)?, Blocks::from_value(&apart)?) else {
                 panic!("{name}: no blocks")
             };
             let bits = |of: &[f32]| of.iter().map(|number| number.to_bits()).collect::<Vec<_>>();

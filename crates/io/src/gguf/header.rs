@@ -126,7 +126,8 @@ fn tensor(cursor: &mut Cursor) -> Result<(Stored, u64), Reason> {
         shape.push(i32::try_from(extent).map_err(|_| format!("an extent of {extent} is beyond MLX's"))?);
     }
     let number = cursor.u32("a type")?;
-    let kind = GgufType::of(number).ok_or_else(|| format!("its type is number {number}, which is not known"))?;
+    let kind =
+        GgufType::from_number(number).ok_or_else(|| format!("its type is number {number}, which is not known"))?;
     let along = shape.first().map_or(1, |&extent| extent as usize);
     if !along.is_multiple_of(kind.elements) {
         return Err(format!(

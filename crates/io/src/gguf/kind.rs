@@ -41,7 +41,7 @@ impl GgufType {
         TYPES.into_iter().find(|kind| kind.dtype == Some(dtype))
     }
 
-    pub(super) fn of(number: u32) -> Option<Self> {
+    pub(super) fn from_number(number: u32) -> Option<Self> {
         TYPES.into_iter().find(|kind| kind.number == number)
     }
 }

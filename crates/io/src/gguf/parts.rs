@@ -32,7 +32,7 @@ impl Parts {
         let Some(count) = count.filter(|&count| count > 1) else {
             return Ok(Self { path, files: vec![file], header });
         };
-        let name = path.file_name().and_then(|name| name.to_str()).and_then(Name::of);
+        let name = path.file_name().and_then(|name| name.to_str()).and_then(Name::parse);
         let Some(name) = name.filter(|name| name.count as u64 == count) else {
             let reason = format!("it is {count}, and the name of the file does not say which of them it is");
             let help = format!("call the files NAME-00001-of-{count:05}.gguf and so on, as llama.cpp does");
@@ -106,7 +106,7 @@ struct Name<'n> {
 }
 
 impl<'n> Name<'n> {
-    fn of(name: &'n str) -> Option<Self> {
+    fn parse(name: &'n str) -> Option<Self> {
         let digits = |text: &str| text.parse::<usize>().ok().filter(|_| text.len() == 5);
         let (rest, count) = name.strip_suffix(ENDING)?.rsplit_once("-of-")?;
         let (stem, number) = rest.rsplit_once('-')?;
@@ -127,7 +127,7 @@ pub(super) fn in_folder(folder: &Path) -> Result<Option<PathBuf>> {
     if names.iter().any(|name| name.ends_with(TENSORS) || name.ends_with(INDEX)) {
         return Ok(None);
     }
-    let first = |name: &String| name.ends_with(ENDING) && Name::of(name).is_none_or(|name| name.number == 0);
+    let first = |name: &String| name.ends_with(ENDING) && Name::parse(name).is_none_or(|name| name.number == 0);
     let models: Vec<String> = names.into_iter().filter(first).collect();
     match &models[..] {
         [] => Ok(None),
@@ -141,7 +141,7 @@ pub(super) fn in_folder(folder: &Path) -> Result<Option<PathBuf>> {
 
 /// The file, or as many files as its name says that there are parts, those that are there.
 pub(super) fn files(file: &Path) -> Result<Vec<PathBuf>> {
-    let name = file.file_name().and_then(|name| name.to_str()).and_then(Name::of);
+    let name = file.file_name().and_then(|name| name.to_str()).and_then(Name::parse);
     let parts = name.map_or_else(
         || vec![file.to_owned()],
         |name| (0..name.count).map(|at| file.with_file_name(name.part(at))).collect(),

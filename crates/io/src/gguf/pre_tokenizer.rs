@@ -51,7 +51,7 @@ impl PreTokenizer {
     }
 
     /// The first name of the one that splits a text by these expressions.
-    pub(super) fn of(patterns: &[String], whole_words: bool) -> Option<&'static str> {
+    pub(super) fn name_of(patterns: &[String], whole_words: bool) -> Option<&'static str> {
         let replaced = |pattern: &String| {
             WRITTEN.iter().fold(pattern.clone(), |pattern, (theirs, own)| pattern.replace(theirs, own))
         };

@@ -82,10 +82,14 @@ impl Tokenizer {
         } else {
             let whole = model.get("ignore_merges").and_then(Json::flag) == Some(true);
             let patterns = patterns(said("pre_tokenizer"));
-            let known = patterns.as_ref().and_then(|patterns| PreTokenizer::of(patterns, whole)).ok_or_else(|| {
-                let shown = said("pre_tokenizer").map_or_else(|| "not there".to_owned(), Json::line);
-                wrong("pre_tokenizer", format!("it is {shown}, and llama.cpp's {} are known", PreTokenizer::names()))
-            })?;
+            let known =
+                patterns.as_ref().and_then(|patterns| PreTokenizer::name_of(patterns, whole)).ok_or_else(|| {
+                    let shown = said("pre_tokenizer").map_or_else(|| "not there".to_owned(), Json::line);
+                    wrong(
+                        "pre_tokenizer",
+                        format!("it is {shown}, and llama.cpp's {} are known", PreTokenizer::names()),
+                    )
+                })?;
             entries.text(PRE, known);
             entries.texts(MERGES, &merges.iter().map(|(left, right)| format!("{left} {right}")).collect::<Vec<_>>());
         }

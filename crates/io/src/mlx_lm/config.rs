@@ -144,7 +144,7 @@ impl ConfigFile {
     fn described(&self, parameters: &Parameters) -> Result<Self> {
         let quantized: BTreeMap<&str, Mode> = parameters
             .iter()
-            .filter_map(|(name, value)| Some((name.strip_suffix(".weight")?, Mode::of(value)?)))
+            .filter_map(|(name, value)| Some((name.strip_suffix(".weight")?, Mode::from_value(value)?)))
             .collect();
         let (place, formats) = (self.section()?, self.formats()?);
         let holds = |module: &str, entry: Option<Mode>| quantized.get(module).copied() == entry;

@@ -57,7 +57,7 @@ impl Mode {
     }
 
     /// The mode of a matrix, if it is one of MLX's and has its own orientation.
-    pub(super) fn of(value: &Value) -> Option<Self> {
+    pub(super) fn from_value(value: &Value) -> Option<Self> {
         let mode = if let Some(array) = value.downcast::<AffineArray>() {
             Self::Affine(*array.format())
         } else if value.downcast::<Mxfp4Array>().is_some() {

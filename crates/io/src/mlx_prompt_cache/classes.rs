@@ -5,7 +5,7 @@ use tacit_arrays::AffineArray;
 use tacit_arrays::format::{Affine, Parts};
 use tacit_core::{Aval, Error, Result, Value};
 
-use super::state::{Fault, Found, Leaf, Node, of};
+use super::state::{Fault, Found, Leaf, Node, at_place};
 use super::{StoredBuffers, StoredCache};
 
 impl StoredCache {
@@ -27,7 +27,7 @@ impl StoredCache {
         Ok(match class {
             "KVCache" => {
                 let [keys, values, offset] = state.parts()?;
-                let (held, offset) = (held(keys, values)?, of(2, offset, Node::into_count)?);
+                let (held, offset) = (held(keys, values)?, at_place(2, offset, Node::into_count)?);
                 within(2, "tokens", offset, capacity(held.as_ref()))?;
                 Self::Kv { held, offset }
             }
@@ -38,8 +38,9 @@ impl StoredCache {
             }
             "QuantizedKVCache" => {
                 let [keys, values, offset, group_size, bits] = state.parts()?;
-                let offset = of(2, offset, Node::into_count)?;
-                let (group_size, bits) = (of(3, group_size, Node::into_count)?, of(4, bits, Node::into_count)?);
+                let offset = at_place(2, offset, Node::into_count)?;
+                let (group_size, bits) =
+                    (at_place(3, group_size, Node::into_count)?, at_place(4, bits, Node::into_count)?);
                 let held = packed(keys, values, group_size, bits)?;
                 within(2, "tokens", offset, capacity(held.as_ref()))?;
                 Self::Quantized { held, offset, group_size, bits }
@@ -48,8 +49,8 @@ impl StoredCache {
                 let [keys, values, offset, keep, max_size, index] = state.parts()?;
                 let held = held(keys, values)?;
                 let [offset, keep, max_size] =
-                    [(2, offset), (3, keep), (4, max_size)].map(|(i, node)| of(i, node, Node::into_count));
-                let (keep, max_size, index) = (keep?, max_size?, of(5, index, Node::into_count)?);
+                    [(2, offset), (3, keep), (4, max_size)].map(|(i, node)| at_place(i, node, Node::into_count));
+                let (keep, max_size, index) = (keep?, max_size?, at_place(5, index, Node::into_count)?);
                 within(3, "tokens that stay", keep, max_size)?;
                 within(5, "slots", index, capacity(held.as_ref()))?;
                 let offset = offset?;
@@ -62,8 +63,9 @@ impl StoredCache {
             "ChunkedKVCache" => {
                 let [keys, values, offset, chunk_size, start] = state.parts()?;
                 let held = held(keys, values)?;
-                let (offset, chunk_size) = (of(2, offset, Node::into_count)?, of(3, chunk_size, Node::into_count)?);
-                let start = of(4, start, Node::into_count)?;
+                let (offset, chunk_size) =
+                    (at_place(2, offset, Node::into_count)?, at_place(3, chunk_size, Node::into_count)?);
+                let start = at_place(4, start, Node::into_count)?;
                 within(2, "tokens", offset, LONGEST)?;
                 within(4, "tokens that are gone", start, offset)?;
                 within(2, "tokens", offset - start, capacity(held.as_ref()))?;
@@ -72,10 +74,10 @@ impl StoredCache {
             "ArraysCache" | "MambaCache" => arrays(state)?,
             "CacheList" => {
                 let caches = state.list()?.into_iter().enumerate().map(|(place, node)| {
-                    of(place, node, |node| {
+                    at_place(place, node, |node| {
                         let [state, class] = node.parts()?;
-                        let class = of(1, class, Node::into_text)?;
-                        of(0, state, |state| Self::of_state(&class, state))
+                        let class = at_place(1, class, Node::into_text)?;
+                        at_place(0, state, |state| Self::of_state(&class, state))
                     })
                 });
                 Self::List(caches.collect::<Found<_>>()?)
@@ -84,7 +86,7 @@ impl StoredCache {
                 let [keys, values, offset, left_padding, index] = state.parts()?;
                 let held = held(keys, values)?;
                 let [offset, left_padding] = per_sequence(held.as_ref(), [offset, left_padding])?;
-                let index = of(4, index, Node::into_count)?;
+                let index = at_place(4, index, Node::into_count)?;
                 within(4, "slots", index, capacity(held.as_ref()))?;
                 Self::Batch { held, offset, left_padding, index }
             }
@@ -92,8 +94,9 @@ impl StoredCache {
                 let [keys, values, offset, left_padding, max_size, total, index, rotated] = state.parts()?;
                 let held = held(keys, values)?;
                 let [offset, left_padding] = per_sequence(held.as_ref(), [offset, left_padding])?;
-                let (max_size, total) = (of(4, max_size, Node::into_count)?, of(5, total, Node::into_count)?);
-                let (index, rotated) = (of(6, index, Node::into_count)?, of(7, rotated, Node::into_flag)?);
+                let (max_size, total) =
+                    (at_place(4, max_size, Node::into_count)?, at_place(5, total, Node::into_count)?);
+                let (index, rotated) = (at_place(6, index, Node::into_count)?, at_place(7, rotated, Node::into_flag)?);
                 within(6, "slots", index, capacity(held.as_ref()))?;
                 Self::BatchRotating { held, offset, left_padding, max_size, total, index, rotated }
             }
@@ -161,7 +164,7 @@ fn held(keys: Node, values: Node) -> Found<Option<StoredBuffers>> {
     if keys.is_nothing() && values.is_nothing() {
         return Ok(None);
     }
-    let (keys, values) = (of(0, keys, Node::into_array)?, of(1, values, Node::into_array)?);
+    let (keys, values) = (at_place(0, keys, Node::into_array)?, at_place(1, values, Node::into_array)?);
     fitting(keys.into(), values.into()).map(Some)
 }
 
@@ -188,8 +191,8 @@ fn packed(keys: Node, values: Node, group_size: i32, bits: i32) -> Found<Option<
     }
     let part = |node: Node| -> Found<Value> {
         let [codes, scales, biases] = node.parts()?;
-        let (codes, scales) = (of(0, codes, Node::into_array)?, of(1, scales, Node::into_array)?);
-        let biases = of(2, biases, Node::into_array)?;
+        let (codes, scales) = (at_place(0, codes, Node::into_array)?, at_place(1, scales, Node::into_array)?);
+        let biases = at_place(2, biases, Node::into_array)?;
         let format = Affine { bits: bits as u32, group: group_size as usize };
         let mut aval = Aval::from(&scales);
         let width = aval.shape.last_mut().ok_or_else(|| Fault::at("1", "the scales are one number"))?;
@@ -197,7 +200,7 @@ fn packed(keys: Node, values: Node, group_size: i32, bits: i32) -> Found<Option<
         let parts = Parts { biases: Some(biases), ..Parts::new(codes, scales) };
         Ok(AffineArray::from_parts(parts, format, aval).map_err(|error| Fault::new(error.clause()))?.into())
     };
-    fitting(of(0, keys, part)?, of(1, values, part)?).map(Some)
+    fitting(at_place(0, keys, part)?, at_place(1, values, part)?).map(Some)
 }
 
 /// The codes, scales and biases of keys or values in this format.
@@ -234,7 +237,7 @@ fn buffers(held: Option<&StoredBuffers>, rest: impl IntoIterator<Item = Node>) -
 fn per_sequence(held: Option<&StoredBuffers>, arrays: [Node; 2]) -> Found<[Array; 2]> {
     let batch = held.and_then(|held| held.keys.aval().ok()).map(|aval| aval.shape[0]);
     let [offset, left_padding] = arrays;
-    let (offset, left_padding) = (of(2, offset, Node::into_array)?, of(3, left_padding, Node::into_array)?);
+    let (offset, left_padding) = (at_place(2, offset, Node::into_array)?, at_place(3, left_padding, Node::into_array)?);
     let batch = batch.unwrap_or_else(|| offset.shape().first().copied().unwrap_or(0));
     for (place, array) in [("2", &offset), ("3", &left_padding)] {
         check_numbers(place, array, batch)?;
@@ -261,12 +264,12 @@ fn arrays(state: Node) -> Found<StoredCache> {
     if let Some(place) = parts.keys().next() {
         return Err(Fault::at(&place.to_string(), "its class has three parts"));
     }
-    let slots = of(0, slots, |slots| {
+    let slots = at_place(0, slots, |slots| {
         let slots = slots.list()?.into_iter().enumerate();
-        slots.map(|(place, slot)| of(place, slot, Node::into_option)).collect::<Found<Vec<Option<Array>>>>()
+        slots.map(|(place, slot)| at_place(place, slot, Node::into_option)).collect::<Found<Vec<Option<Array>>>>()
     })?;
     let [left_padding, lengths] =
-        [(1, left_padding), (2, lengths)].map(|(place, node)| of(place, node, Node::into_option));
+        [(1, left_padding), (2, lengths)].map(|(place, node)| at_place(place, node, Node::into_option));
     let (left_padding, lengths) = (left_padding?, lengths?);
     let batch = slots.iter().flatten().find_map(|slot| slot.shape().first().copied());
     for (place, array) in [("1", &left_padding), ("2", &lengths)] {

@@ -33,7 +33,7 @@ impl PromptCache {
     /// mlx-lm has no such cache: keys or values are in another format, or a batch is padded elsewhere than on the left, or in a
     /// window; or a window lacks a token, which was overwritten by tokens that were trimmed.
     pub fn of_caches(caches: &[Layer], metadata: Metadata) -> Result<Self> {
-        Ok(Self { layers: caches.iter().map(StoredCache::of).collect::<Result<_>>()?, metadata })
+        Ok(Self { layers: caches.iter().map(StoredCache::from_layer).collect::<Result<_>>()?, metadata })
     }
 }
 
@@ -100,7 +100,7 @@ impl StoredCache {
         }
     }
 
-    fn of(cache: &Layer) -> Result<Self> {
+    fn from_layer(cache: &Layer) -> Result<Self> {
         match cache {
             Layer::Kv(cache) => Self::of_kv(cache),
             Layer::Arrays(cache) => Ok(Self::Arrays {
@@ -108,7 +108,7 @@ impl StoredCache {
                 left_padding: cache.left_padding().cloned(),
                 lengths: cache.lengths().cloned(),
             }),
-            Layer::List(caches) => Ok(Self::List(caches.iter().map(Self::of).collect::<Result<_>>()?)),
+            Layer::List(caches) => Ok(Self::List(caches.iter().map(Self::from_layer).collect::<Result<_>>()?)),
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Error, Result};
 
-use super::state::{Fault, Found, HELP, Leaf, Node, of};
+use super::state::{Fault, Found, HELP, Leaf, Node, at_place};
 use crate::{Metadata, Tensors};
 
 /// The classes and states of the layers, and what else the file says.
@@ -153,7 +153,7 @@ fn renewed(class: &str, state: Node, numbers: Node) -> Found<Node> {
         "BatchRotatingKVCache" => {
             let [max_size, total, index, rotated] = numbers.parts()?;
             let numbers = integers(Node::branch([max_size, total, index]))?;
-            let rotated = match of(3, rotated, Node::into_text)?.as_str() {
+            let rotated = match at_place(3, rotated, Node::into_text)?.as_str() {
                 "True" => true,
                 "False" => false,
                 other => return Err(Fault::new(format!("{other:?} is neither True nor False"))),
@@ -172,7 +172,7 @@ fn renewed(class: &str, state: Node, numbers: Node) -> Found<Node> {
             let caches =
                 states.into_iter().zip(classes).zip(numbers).enumerate().map(|(place, ((state, class), numbers))| {
                     let class = class.into_text()?;
-                    let state = of(place, state, |state| renewed(&class, state, numbers))?;
+                    let state = at_place(place, state, |state| renewed(&class, state, numbers))?;
                     Ok(Node::branch([state, Node::Leaf(Leaf::Text(class))]))
                 });
             Node::branch(caches.collect::<Found<Vec<_>>>()?)

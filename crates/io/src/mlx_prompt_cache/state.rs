@@ -183,6 +183,6 @@ impl Fault {
 }
 
 /// What `f` makes of a part, with its place in the fault.
-pub(super) fn of<T>(place: usize, node: Node, f: impl FnOnce(Node) -> Found<T>) -> Found<T> {
+pub(super) fn at_place<T>(place: usize, node: Node, f: impl FnOnce(Node) -> Found<T>) -> Found<T> {
     f(node).map_err(|fault| fault.below(&place.to_string()))
 }

@@ -170,11 +170,11 @@ impl Machine {
     /// The one that this program runs on.
     #[must_use]
     pub fn detect() -> Self {
-        Self::of(Isa::detect())
+        Self::from_isa(Isa::detect())
     }
 
     /// This machine, whose kernels take `isa`.
-    pub(crate) fn of(isa: Isa) -> Self {
+    pub(crate) fn from_isa(isa: Isa) -> Self {
         static CACHE: OnceLock<usize> = OnceLock::new();
         Self::new(isa, byte_sums(isa), *CACHE.get_or_init(cache::second_level))
     }

@@ -26,7 +26,7 @@ impl Thresholds {
         Self {
             values,
             #[cfg(target_arch = "x86_64")]
-            cells: Cells::of(&values),
+            cells: Cells::from_values(&values),
         }
     }
 
@@ -39,7 +39,7 @@ impl Thresholds {
 
 #[cfg(target_arch = "x86_64")]
 impl Cells {
-    const fn of(values: &[f32; 15]) -> Option<Self> {
+    const fn from_values(values: &[f32; 15]) -> Option<Self> {
         let (mut max, mut i) = (0.0_f32, 0);
         while i < 15 && values[i].is_finite() {
             max = max.max(values[i].abs());

@@ -82,7 +82,7 @@ fn exchange(things: &[&[Choice]], fronts: &[Vec<usize>], places: &[usize], left:
             }
         }
     }
-    let givers = Givers::of(down);
+    let givers = Givers::new(down);
     let mut best: Option<(f64, Vec<(usize, usize)>)> = None;
     let mut offer = |gain: f64, changes: &dyn Fn() -> Vec<(usize, usize)>| {
         if gain > best.as_ref().map_or(0.0, |(most, _)| *most) {
@@ -118,7 +118,7 @@ struct Givers {
 }
 
 impl Givers {
-    fn of(mut down: Vec<Down>) -> Self {
+    fn new(mut down: Vec<Down>) -> Self {
         let before = |a: &Down, b: &Down| a.loss.total_cmp(&b.loss).then(a.thing.cmp(&b.thing)).is_lt();
         down.sort_by_key(|down| down.less);
         let mut least: Vec<(Down, Option<Down>)> = Vec::with_capacity(down.len());
@@ -251,7 +251,7 @@ mod tests {
                 place: drawn.below(1000) as usize,
             };
             let down: Vec<Down> = (0..count).map(down).collect();
-            let givers = Givers::of(down.clone());
+            let givers = Givers::new(down.clone());
             for (bytes, thing) in (0..14).flat_map(|bytes| (0..6).map(move |thing| (bytes, thing))) {
                 let fit = down.iter().filter(|down| down.less >= bytes && down.thing != thing);
                 let least = fit.map(|down| down.loss).reduce(f64::min);

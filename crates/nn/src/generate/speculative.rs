@@ -199,7 +199,7 @@ impl<S: Tree + Clone + Trim> Speculative<'_, S> {
         } else {
             let ours = self.sampler.probabilities(&logits, &rows)?;
             let law = law.map_or_else(|| certain(&drafted, vocabulary), Ok)?;
-            (stay, next) = Verdict::of(&drafted, &ours, &law)?.draw(own)?;
+            (stay, next) = Verdict::new(&drafted, &ours, &law)?.draw(own)?;
             valid.push(ours.sum_axis(-1, None)?.is_finite()?);
         }
         Ok(Round { drafted: Some(drafted), stay, next, valid: ops::concatenate(&valid, 0)?, recent, key })

@@ -17,7 +17,7 @@ pub(super) struct Verdict {
 
 impl Verdict {
     /// Judges `drafted: u32[n]` by `p: f32[n + 1, vocabulary]` and `q: f32[n, vocabulary]`.
-    pub(super) fn of(drafted: &Array, p: &Array, q: &Array) -> Result<Self> {
+    pub(super) fn new(drafted: &Array, p: &Array, q: &Array) -> Result<Self> {
         let zero = Array::from_f32(0.0);
         let count = q.dim(0);
         let before = p.take_axis(ops::arange::<_, i32>(0, count, None)?, 0)?;
@@ -73,7 +73,7 @@ mod tests {
                 }
                 let ours: Vec<f32> = [p(&[]), p(&[a]), p(&[a, b])].concat();
                 let theirs: Vec<f32> = [q(&[]), q(&[a])].concat();
-                let verdict = Verdict::of(
+                let verdict = Verdict::new(
                     &Array::from_slice(&[a, b], &[2]),
                     &Array::from_slice(&ours, &[3, width as i32]),
                     &Array::from_slice(&theirs, &[2, width as i32]),
@@ -135,7 +135,7 @@ mod tests {
         check(&p, &p, 4)?;
         let ours = Array::from_slice(&[p(&[]), p(&[0])].concat(), &[2, 4]);
         let theirs = Array::from_slice(&p(&[]), &[1, 4]);
-        let verdict = Verdict::of(&Array::from_slice(&[2u32], &[1]), &ours, &theirs)?;
+        let verdict = Verdict::new(&Array::from_slice(&[2u32], &[1]), &ours, &theirs)?;
         assert_eq!(verdict.stays.as_slice::<f32>(), [1.0]);
         Ok(())
     }
@@ -148,7 +148,7 @@ mod tests {
         check(&ours, &theirs, 3)?;
         let p = Array::from_slice(&[ours(&[]), ours(&[])].concat(), &[2, 3]);
         let q = Array::from_slice(&theirs(&[]), &[1, 3]);
-        let verdict = Verdict::of(&Array::from_slice(&[2u32], &[1]), &p, &q)?;
+        let verdict = Verdict::new(&Array::from_slice(&[2u32], &[1]), &p, &q)?;
         assert_eq!(verdict.stays.as_slice::<f32>(), [0.0]);
         assert_eq!(verdict.instead.as_slice::<f32>(), [0.5, 0.5, 0.0, 0.25, 0.75, 0.0]);
         for seed in 0..20 {

@@ -58,7 +58,7 @@ impl<M: ModuleParameters> Model<M> {
         args: A,
         f: impl FnOnce(&mut Self, A) -> Result<O, E>,
     ) -> Result<(O, FlattenedModuleParam)> {
-        let mut state = Restored::of(self);
+        let mut state = Restored::new(self);
         state.model.check_halves()?;
         state.model.check_dropout()?;
         let lends = state.model.lend_for_gradient()?;

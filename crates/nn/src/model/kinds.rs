@@ -81,10 +81,10 @@ impl LeafKinds {
 
 impl LeafKind {
     /// That of a leaf of the last of these arrays, which are around each other.
-    fn of(arrays: &[&dyn ImplicitArray]) -> Option<Self> {
+    fn from_arrays(arrays: &[&dyn ImplicitArray]) -> Option<Self> {
         let (holder, around) = arrays.split_last()?;
-        let around = around.iter().map(|array| Kind::of(*array)).collect();
-        Some(Self { holder: Kind::of(*holder), around: Some(around) })
+        let around = around.iter().map(|array| Kind::from_array(*array)).collect();
+        Some(Self { holder: Kind::from_array(*holder), around: Some(around) })
     }
 
     /// Whether leaves of both mean the same, as far as both say it.
@@ -103,7 +103,7 @@ impl fmt::Display for LeafKind {
 }
 
 impl Kind {
-    fn of(array: &dyn ImplicitArray) -> Self {
+    fn from_array(array: &dyn ImplicitArray) -> Self {
         let (kind, adapter) = (array.array_type().saved_as, array.family::<dyn Adapter>().is_some());
         let is_left_out =
             |field: &str| LEFT_OUT.iter().any(|(name, of)| *name == field && of.is_none_or(|of| of == kind));
@@ -280,7 +280,7 @@ impl<M: ModuleParameters> Model<M> {
 /// it means.
 fn kinds(path: &str, value: &Value, around: &[&dyn ImplicitArray], all: &mut BTreeMap<String, Option<LeafKind>>) {
     let Value::Implicit(array) = value else {
-        all.insert(path.to_owned(), LeafKind::of(around));
+        all.insert(path.to_owned(), LeafKind::from_arrays(around));
         return;
     };
     let mut within = around.to_vec();

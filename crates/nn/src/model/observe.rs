@@ -155,7 +155,7 @@ impl<M: ModuleParameters> Model<M> {
         watched.model.put(weights.collect())?;
         f(watched.model).map_err(Into::into)?;
         watched.give_back()?;
-        Ok(Observations::of(observed))
+        Ok(Observations::from_observed(observed))
     }
 
     /// Quantizes as [`quantize`](Self::quantize) does, with codes that `method` chooses by what was seen of each weight:

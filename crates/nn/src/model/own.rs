@@ -68,10 +68,10 @@ pub(super) struct Listed {
 }
 
 impl Listed {
-    fn of(module: &impl ModuleParameters, places: &Places) -> Self {
+    fn new(module: &impl ModuleParameters, places: &Places) -> Self {
         let sorted = |places: &Places| places.sorted(module.parameters());
         let known = sorted(places);
-        let found = known.is_none().then(|| Places::of(module));
+        let found = known.is_none().then(|| Places::from_module(module));
         let places = found.as_ref().unwrap_or(places);
         let arrays = known.or_else(|| sorted(places));
         let arrays = arrays.unwrap_or_else(|| unreachable!("the places are those of the module"));
@@ -97,7 +97,7 @@ impl<P> Own<P> {
 impl<M: ModuleParameters> Own<Parts<M>> {
     /// The parameters, wherever they are now.
     pub(super) fn listed(&self) -> &Listed {
-        self.listed.get_or_init(|| Listed::of(&self.parts.module, &self.parts.places))
+        self.listed.get_or_init(|| Listed::new(&self.parts.module, &self.parts.places))
     }
 }
 

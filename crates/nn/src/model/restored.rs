@@ -40,7 +40,7 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// `f` fails.
     pub fn transaction<O, E>(&mut self, f: impl FnOnce(&mut Self) -> Result<O, E>) -> Result<O, E> {
-        let mut state = Restored::of(self);
+        let mut state = Restored::new(self);
         let made = f(state.model)?;
         state.keep();
         Ok(made)
@@ -66,7 +66,7 @@ pub(super) struct Restored<'m, M: ModuleParameters> {
 }
 
 impl<'m, M: ModuleParameters> Restored<'m, M> {
-    pub(super) fn of(model: &'m mut Model<M>) -> Self {
+    pub(super) fn new(model: &'m mut Model<M>) -> Self {
         let arrays = model.parts.module.parameters().flatten().into_iter();
         let before = State {
             arrays: arrays.map(|(path, array)| (path, array.clone())).collect(),

@@ -97,7 +97,7 @@ impl<M: ModuleParameters> Tree for Model<M> {
         let keys = entered.keys();
         self.refresh();
         let own = self.parts.places.paths.iter().map(String::as_str).filter(|path| !self.parts.ties.is_tied(path));
-        let moved = Moved::of(own, keys);
+        let moved = Moved::find(own, keys);
         if let Some(moved) = &moved {
             if made {
                 return Err(moved.error());

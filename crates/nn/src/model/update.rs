@@ -63,7 +63,7 @@ impl<M: ModuleParameters> Model<M> {
         gradients: impl Borrow<FlattenedModuleParam>,
     ) -> Result<()> {
         let gradients = gradients.borrow();
-        let moments = MomentsBefore::of(optimizer);
+        let moments = MomentsBefore::new(optimizer);
         if let Some((tied, own)) = self.parts.ties.misplaced(&moments.keys(), &gradients.keys().map(|path| &**path)) {
             // A step would begin them anew.
             return Err(Error::invalid(

@@ -16,7 +16,7 @@ pub(super) struct Order {
 }
 
 impl Order {
-    pub(super) fn of<'p>(patterns: impl Iterator<Item = &'p Pattern>) -> Self {
+    pub(super) fn from_patterns<'p>(patterns: impl Iterator<Item = &'p Pattern>) -> Self {
         let mut order = Self::default();
         for (place, pattern) in patterns.enumerate() {
             order.add(place, pattern);
@@ -78,7 +78,7 @@ mod tests {
                 // Without the last ones, too, so that nothing may match.
                 let order: Vec<&Pattern> =
                     (0..all.len() - turn).map(|at| &all[(turn + at * step) % all.len()]).collect();
-                let found = Order::of(order.iter().copied());
+                let found = Order::from_patterns(order.iter().copied());
                 for (paths, aval) in paths.iter().flat_map(|paths| [(paths, &matrix), (paths, &vector)]) {
                     let first = order.iter().position(|pattern| pattern.names(paths, aval));
                     assert_eq!(found.first(paths, aval, |at| order[at]), first, "{paths:?} of {order:?}");

@@ -27,7 +27,7 @@ impl Saved {
             None => whole,
         };
         let wrong = |reason: String| self.tensors.wrong(Some(&leaf.key), reason, SAME_MODEL);
-        let array = Taken::of(key, &value)?.1.remove(&leaf.key);
+        let array = Taken::from_value(key, &value)?.1.remove(&leaf.key);
         let array = array.ok_or_else(|| wrong(format!("{value} has no such leaf")))?;
         if array.shape() != leaf.shape {
             let (found, own) = (array.shape(), &leaf.shape);
