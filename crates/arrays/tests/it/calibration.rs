@@ -1,14 +1,14 @@
 //! Codes by what was seen of the inputs.
 
+mod corrected;
+mod experts;
+
 use expect_test::expect;
-use mlx_rs::{Array, Dtype, Stream, linalg, ops, with_stream};
+use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::{Affine, AnyFormat, Quantizer};
-use tacit_arrays::{
-    AffineArray, Awq, Calibrate, Corrected, Gptq, Lora, Observation, Observed, Rounding, ScaledChannels,
-};
-use tacit_conformance::assert_close;
+use tacit_arrays::{AffineArray, Awq, Calibrate, Gptq, Observation, Observed, ScaledChannels};
 use tacit_conformance::oracle::floats;
-use tacit_core::{Error, Policy, Result, Value, implicit};
+use tacit_core::{Policy, Result, Value, implicit};
 
 use crate::messages::{check, said_of};
 use crate::nf4_format::CODEBOOK;
@@ -194,79 +194,6 @@ fn half_floats_stay_half_floats() {
 }
 
 #[test]
-fn each_expert_is_coded_by_its_own_inputs() {
-    let (x, w) = ([inputs(1, 128), inputs(3, 128)], normal(7, &[2, 16, 128]));
-    let stacked = ops::stack(&x, 0).expect("stacks");
-    let observed = Observed::new(&w).expect("a weight");
-    implicit((&stacked, &observed), |(x, w)| x.matmul(w.swap_axes(1, 2)?)).expect("multiplies");
-    let seen = observed.finish().expect("products");
-    for text in ["affine:3:64", "int8", "nf4:64:double"] {
-        let format = format(text);
-        let codes = Gptq::default().quantize(&format, &w, &seen).expect("calibrates");
-        assert!(format.stores(&codes), "{text}: {codes}");
-        let all = codes.dense().expect("dense");
-        for (matrix, x) in (0..2).zip(&x) {
-            let one = |of: &Array| of.take_axis(Array::from_int(matrix), 0).expect("taken");
-            let alone = Gptq::default().quantize(&format, &one(&w), &Observation::from_inputs(x).expect("finite"));
-            let alone = error(x, &one(&w), &alone.expect("calibrates"));
-            let found = error(x, &one(&w), &one(&all).into());
-            assert!((found / alone - 1.0).abs() < 0.01, "{text}: {found} where it has {alone} alone");
-        }
-        let scaled = Awq::default().quantize(&format, &w, &seen).expect("calibrates");
-        assert!(error(&stacked, &w, &scaled) <= error(&stacked, &w, &format.quantize(&w).expect("quantizes")));
-    }
-}
-
-/// And the others are coded by their inputs, as ever.
-#[test]
-fn experts_that_met_nothing_are_rounded() {
-    let (x, w) = (inputs(1, 128), normal(7, &[2, 16, 128]));
-    let observed = Observed::new(&w).expect("a weight");
-    let (groups, second) = (x.reshape(&[1, 512, 128]).expect("one group"), Array::from_slice(&[1u32], &[1]));
-    implicit((&groups, &observed), |(x, w)| ops::gather_mm(x, w.swap_axes(1, 2)?, None, &second, None))
-        .expect("multiplies");
-    let seen = observed.finish().and_then(|seen| seen.rounding_unmet()).expect("products");
-    assert_eq!(seen.rows(), [1, 512]);
-    for text in ["affine:3:64", "nf4:64"] {
-        let format = format(text);
-        let one = |of: &Value, matrix: i32| {
-            of.dense().and_then(|of| Ok(of.take_axis(Array::from_int(matrix), 0)?)).expect("taken")
-        };
-        let codes = Gptq::default().quantize(&format, &w, &seen).expect("calibrates");
-        let rounded = format.quantize(&w).expect("quantizes");
-        assert_close!(one(&codes, 0), one(&rounded, 0), 1e-6);
-        let alone = Gptq::default().quantize(
-            &format,
-            &one(&Value::from(&w), 1),
-            &Observation::from_inputs(&x).expect("finite"),
-        );
-        let (found, alone) = (error(&x, &one(&Value::from(&w), 1), &one(&codes, 1).into()), alone.expect("calibrates"));
-        let alone = error(&x, &one(&Value::from(&w), 1), &alone);
-        assert!((found / alone - 1.0).abs() < 0.01, "{text}: {found} where it has {alone} alone");
-        Awq::default().quantize(&format, &w, &seen).expect("calibrates");
-    }
-}
-
-/// What AWQ chooses for a whole stack is chosen by the experts that met something.
-#[test]
-fn experts_that_met_nothing_decide_nothing_of_the_others() {
-    let sizes = Array::from_iter((0..128).map(|i| if i % 16 == 0 { 0.2f32 } else { 0.01 }), &[128]);
-    let (x, w) = (normal(1, &[512, 128]).multiply(&sizes).expect("small"), normal(7, &[8, 16, 128]));
-    let observed = Observed::new(&w).expect("a weight");
-    let (groups, last) = (x.reshape(&[1, 512, 128]).expect("one group"), Array::from_slice(&[7u32], &[1]));
-    implicit((&groups, &observed), |(x, w)| ops::gather_mm(x, w.swap_axes(1, 2)?, None, &last, None))
-        .expect("multiplies");
-    let seen = observed.finish().and_then(|seen| seen.rounding_unmet()).expect("products");
-    let one = |of: &Array| of.take_axis(Array::from_int(7), 0).expect("taken");
-    let format = format("affine:3:64");
-    let all = Awq::default().quantize(&format, &w, &seen).and_then(|codes| codes.dense()).expect("calibrates");
-    let alone = Awq::default().quantize(&format, &one(&w), &Observation::from_inputs(&x).expect("finite"));
-    let alone = error(&x, &one(&w), &alone.expect("calibrates"));
-    let found = error(&x, &one(&w), &one(&all).into());
-    assert!(found <= 1.05 * alone, "{found} where it has {alone} alone");
-}
-
-#[test]
 fn inputs_that_were_always_zero_get_zeros_and_change_nothing() {
     let keep = Array::from_iter((0..K).map(|i| f32::from(u8::from(i % 5 != 0))), &[K as i32]);
     let (x, w) = (inputs(1, K as i32).multiply(&keep).expect("masked"), weight());
@@ -424,33 +351,6 @@ fn bad_observations_and_formats() {
 }
 
 #[test]
-fn experts_with_scaled_inputs_or_results_are_multiplied_as_they_are_stored() -> Result<()> {
-    let _deny = Policy::Deny.scope();
-    let (left, right) = (Array::from_slice(&[0u32, 2, 1, 0], &[4]), Array::from_slice(&[1u32, 0, 2, 1], &[4]));
-    for dtype in [Dtype::Float32, Dtype::Bfloat16] {
-        let codes = format("nf4:32").quantize(&normal(1, &[3, 16, 64]).as_dtype(dtype)?)?;
-        let x = normal(2, &[3, 5, 64]).as_dtype(dtype)?;
-        for axis in [-1, -2] {
-            let factors = normal(3, &[if axis == -1 { 64 } else { 16 }]).abs()?;
-            let w = ScaledChannels::new(codes.clone(), &factors, axis)?;
-            let dense = {
-                let _allow = Policy::Allow.scope();
-                Value::from(w.clone()).dense()?
-            };
-            let product =
-                |x: &Array, w: Array| Ok::<_, Error>(ops::gather_mm(x, w.swap_axes(1, 2)?, &left, &right, None)?);
-            let found = implicit(w, |w| product(&x, w))?.dense()?;
-            assert_eq!(found.dtype(), dtype);
-            // MLX has no such product of half floats.
-            let [x, dense] = [&x, &dense].map(|array| array.as_dtype(Dtype::Float32));
-            let (found, expected) = (found.as_dtype(Dtype::Float32)?, product(&x?, dense?)?);
-            assert_close!(found, expected, if dtype == Dtype::Float32 { 1e-5 } else { 2e-2 });
-        }
-    }
-    Ok(())
-}
-
-#[test]
 fn scales_that_are_fitted_lose_less() -> Result<()> {
     let (x, w) = (inputs(1, K as i32), weight());
     let seen = Observation::from_inputs(&x)?;
@@ -495,59 +395,6 @@ fn groups_have_the_scales_of_what_they_are_when_they_are_reached() -> Result<()>
     Ok(())
 }
 
-/// The least error that a product of this rank leaves of `lost`, by all eigenvalues of `lost x^T x lost^T`.
-fn least(lost: &Array, gram: &Array, rank: usize) -> Result<f64> {
-    let product = lost.matmul(gram)?.matmul(lost.t())?;
-    let values = with_stream(&Stream::cpu(), || linalg::eigvalsh(&product, None))?;
-    let mut values = floats(&values)?;
-    values.sort_by(f32::total_cmp);
-    Ok(values[..values.len() - rank].iter().map(|&value| f64::from(value.max(0.0))).sum())
-}
-
-#[test]
-fn a_correction_is_the_best_of_its_rank() -> Result<()> {
-    let _allow = Policy::Allow.scope();
-    let (x, w) = (inputs(1, K as i32), weight());
-    let seen = Observation::from_inputs(&x)?;
-    for text in ["affine:2:64", "nf4:64"] {
-        for rank in [1, 4, 16, N as i32] {
-            let format = format(text);
-            let codes = format.quantize(&w)?;
-            let expected = least(&w.subtract(codes.dense()?)?, seen.gram()?, rank as usize)?;
-            let plain = error(&x, &w, &codes);
-            let value = Corrected::new(Rounding, rank)?.quantize(&format, &w, &seen)?;
-            let found = error(&x, &w, &value);
-            assert!(found <= 1.01 * expected + 1e-4 * plain, "{text} {rank}: {found}, at best {expected} of {plain}");
-            let lora = value.downcast::<Lora>().expect("is one");
-            assert!(format.stores(lora.base()), "{value}");
-            assert_eq!((lora.a().shape(), lora.b().shape()), (&[rank, K as i32][..], &[N as i32, rank][..]));
-            assert!((lora.scale() - 1.0).abs() < 1e-6);
-            // Of a full rank the last factors are nearly nothing.
-            let size = |array: &Array| Ok::<_, Error>(array.square()?.mean(None)?.sqrt()?.item_exact::<f32>());
-            let (a, b) = (size(lora.a())?, size(lora.b())?);
-            assert!(rank == N as i32 || (0.7..1.4).contains(&(a / b)), "{a} {b}");
-        }
-    }
-    Ok(())
-}
-
-/// Codes and factors in turn, by any method, of half floats, of inputs that say nothing.
-#[test]
-fn rounds_of_corrections_never_lose_more() -> Result<()> {
-    let (x, identity) = (inputs(1, K as i32), ops::eye::<f32>(K as i32, None, None)?);
-    for (seen, x) in [(Observation::from_inputs(&x)?, &x), (Observation::from_inputs(&identity)?, &identity)] {
-        for dtype in [Dtype::Float32, Dtype::Bfloat16] {
-            let w = weight().as_dtype(dtype)?;
-            let format = format("affine:2:64");
-            let of = |rounds| Corrected::new(Gptq::default(), 4)?.with_rounds(rounds)?.quantize(&format, &w, &seen);
-            let [one, five] = [1, 5].map(of);
-            let (one, five) = (error(x, &w, &one?), error(x, &w, &five?));
-            assert!(five <= 1.001 * one, "{dtype:?}: {five} after {one}");
-        }
-    }
-    Ok(())
-}
-
 /// Of each row the best is kept: those of the format's own scales are among them.
 #[test]
 fn no_row_loses_more_by_fitted_scales() -> Result<()> {
@@ -585,57 +432,4 @@ fn no_row_loses_more_by_fitted_scales() -> Result<()> {
         help: fit them 2 or 3 times, after which little is gained"#]],
     );
     Ok(())
-}
-
-#[test]
-fn what_is_not_corrected() {
-    let seen = |k| Observation::from_inputs(&normal(1, &[64, k])).expect("finite");
-    let of = |rank, w: &Array, seen: &Observation| {
-        Corrected::new(Rounding, rank).and_then(|method| method.quantize(&format("affine:4:32"), w, seen))
-    };
-    check(
-        of(0, &normal(2, &[4, 64]), &seen(64)),
-        expect![[r#"
-        a correction of rank 0 changes nothing
-        help: give at least 1; 16 is usual"#]],
-    );
-    check(
-        of(5, &normal(2, &[4, 64]), &seen(64)),
-        expect![[r#"
-        a correction of rank 5 is more than f32[4,64] has
-        help: give a rank of at most the smaller extent"#]],
-    );
-    let stack = Observed::new(normal(2, &[2, 4, 64])).expect("floats");
-    let chosen = Array::from_slice(&[0u32, 1], &[2]);
-    let product = |w: Array| ops::gather_mm(normal(3, &[2, 8, 64]), w.swap_axes(1, 2)?, &chosen, &chosen, None);
-    implicit(stack.clone(), product).expect("is observed");
-    check(
-        of(2, &normal(2, &[2, 4, 64]), &stack.finish().expect("was multiplied")),
-        expect![[r#"
-        f32[2,4,64] is a stack, whose matrices have no factors of their own
-        help: correct matrices alone, and quantize stacks by the method itself"#]],
-    );
-    check(
-        Corrected::new(Rounding, 2).and_then(|method| method.with_rounds(0)),
-        expect![[r#"
-        0 rounds are not made
-        help: make 1, or 5 as LoftQ does"#]],
-    );
-    let infinite = ops::full::<f32>(&[4, 64], Array::from_f32(f32::INFINITY)).expect("fills");
-    let format = format("affine:4:32");
-    check(
-        Corrected::new(Zeros, 2).and_then(|method| method.quantize(&format, &infinite, &seen(64))),
-        expect![[r#"
-        the weight f32[4,64] has an element that is not finite
-        help: replace NaN and infinities before quantizing"#]],
-    );
-}
-
-/// Zeros for whatever there is.
-struct Zeros;
-
-impl Calibrate for Zeros {
-    fn quantize(&self, format: &AnyFormat, weight: &Array, _: &Observation) -> Result<Value> {
-        format.quantize(&ops::zeros_like(weight)?)
-    }
 }

@@ -1,11 +1,14 @@
 //! Arrays that are stored rotated.
 
+mod attention;
+mod range;
+
 use std::slice::from_ref;
 
 use expect_test::expect;
 use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::{self, IntoStrideBy, TryIndexMutOp, TryIndexOp, TryIndexUpdateOp};
-use mlx_rs::{Array, Dtype, fast, ops, transforms};
+use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_arrays::format::{self, Affine, FloatScales, Nf4, Quantizer, Rotation, TrainedScales};
 use tacit_arrays::kernel::hadamard;
 use tacit_arrays::{Int8Array, Prepared, Rotated};
@@ -361,70 +364,6 @@ fn error(found: &Array, expected: &Array) -> f32 {
     (power(&found.subtract(expected).expect("one shape")) / power(expected)).sqrt()
 }
 
-/// `softmax(q k^T / sqrt(d)) v` over one head.
-fn attention((q, k, v): (Array, Array, Array)) -> Result<Array> {
-    let scale = Array::from_f32(1.0 / (k.dim(-1) as f32).sqrt());
-    Ok(ops::softmax_axis(q.multiply(scale)?.matmul(k.t())?, -1, None)?.matmul(&v)?)
-}
-
-/// What attention over 512 tokens of 128 channels is off by, with keys of which four channels are offset by so many times
-/// 4 to 10 standard deviations: for each format, plain and rotated.
-#[test]
-fn keys_with_outliers_lose_less_where_they_are_rotated() {
-    let _deny = Policy::Deny.scope();
-    let (tokens, d) = (512, 128);
-    let mut offsets = vec![0f32; d as usize];
-    for (channel, offset) in [(3, 4.0), (40, 7.0), (77, 10.0), (101, 5.0)] {
-        offsets[channel] = offset;
-    }
-    let offsets = Array::from_slice(&offsets, &[d]);
-    let (q, v) = (normal(1, &[64, d]), normal(2, &[tokens, d]));
-    // Without outliers, and with those of 4 to 10 and of 20 to 50 standard deviations.
-    let expected = [
-        (0.0, "affine:4:64", [0.116, 0.118]),
-        (1.0, "affine:4:64", [0.203, 0.155]),
-        (5.0, "affine:4:64", [0.705, 0.403]),
-        (0.0, "nf4:64", [0.120, 0.118]),
-        (1.0, "nf4:64", [0.214, 0.160]),
-        (5.0, "nf4:64", [0.762, 0.531]),
-        (5.0, "affine:8:64", [0.045, 0.022]),
-    ];
-    for (times, text, figures) in expected {
-        let k = offsets.multiply(Array::from_f32(times)).and_then(|k| k.add(normal(3, &[tokens, d]))).expect("keys");
-        let exact = attention((q.clone(), k.clone(), v.clone())).expect("runs");
-        let found = [text.to_owned(), format!("rotated:{text}")].map(|text| {
-            let made = implicit((&q, quantized(&text, &k), quantized(&text, &v)), attention).expect("runs");
-            error(&made.dense().expect("dense"), &exact)
-        });
-        for (found, figure) in found.iter().zip(figures) {
-            assert!((found - figure).abs() < 0.03 * figure, "{text}, {times}: {found}, not {figure}");
-        }
-    }
-}
-
-#[test]
-fn attention_over_rotated_keys_and_values_builds_nothing() {
-    for dtype in FLOATS {
-        // Four query heads share each of two; 80 = 20 * 4.
-        for (d, text) in [(64, "rotated:affine:4:32"), (128, "rotated:nf4:64"), (80, "rotated:int8:16")] {
-            let cache = |seed| quantized(text, &normal_of(dtype, seed, &[2, 2, 21, d]));
-            let q = Value::from(normal_of(dtype, 3, &[2, 8, 5, d]));
-            let mask = Value::from(normal(4, &[2, 1, 5, 21]).gt(Array::from_f32(-0.5)).expect("a mask"));
-            let operands = [q, cache(1), cache(2), mask];
-            oracle(dtype).values_only().check("attention", &operands, |a| {
-                Ok(vec![fast::scaled_dot_product_attention(&a[0], &a[1], &a[2], 0.125, Some((&a[3]).into()), None)?])
-            });
-            let (made, counters) = Counters::during(|| {
-                implicit(&operands, |a| {
-                    fast::scaled_dot_product_attention(&a[0], &a[1], &a[2], 0.125, Some((&a[3]).into()), None)
-                })
-            });
-            made.expect("runs");
-            assert_eq!(counters.materialized, 0, "{text} in {dtype:?}");
-        }
-    }
-}
-
 #[test]
 fn nothing_is_built_for_a_product() {
     for w in rotated(F32, 1, &[40, 96]) {
@@ -465,95 +404,6 @@ fn what_has_no_rotation() {
 
 fn quantized_of(text: &str, x: &Array) -> Result<Value> {
     format::parse(text)?.quantize(x)
-}
-
-/// Something that is done with arrays.
-type Way = fn(&[Array]) -> Result<Array>;
-
-/// What is rotated is up to `sqrt(n)` times as large as the rows: that is no reason to overflow.
-#[test]
-fn half_floats_near_their_range_are_those_of_the_plain_format() {
-    const F16: Dtype = Dtype::Float16;
-    let row = ops::full::<f32>(&[4, 1024], Array::from_f32(9000.0)).expect("a constant");
-    let x = row.add(normal(1, &[4, 1024])).and_then(|x| x.as_dtype(F16)).expect("casts");
-    let small = ops::full::<f32>(&[3, 1024], Array::from_f32(1e-3)).and_then(|x| x.as_dtype(F16)).expect("casts");
-    let large = ops::full::<f32>(&[3, 1024], Array::from_f32(9000.0)).and_then(|x| x.as_dtype(F16)).expect("casts");
-    let thin =
-        normal_of(F16, 3, &[4, 1024]).multiply(Array::from_f32(1e-3).as_dtype(F16).expect("casts")).expect("small");
-    let wide = |array: Array| array.as_dtype(F32).and_then(|wide| wide.contiguous()).expect("f32");
-    let ways: [(&str, Way); 10] = [
-        ("all", |a| Ok(a[0].multiply(Array::from_int(1).as_dtype(a[0].dtype())?)?)),
-        ("x W^T", |a| Ok(a[1].matmul(a[0].t())?)),
-        ("W x^T", |a| Ok(a[0].matmul(a[1].t())?)),
-        ("x W", |a| Ok(a[1].try_index((.., ..4))?.matmul(&a[0])?)),
-        ("rows", |a| Ok(a[0].take_axis(Array::from_slice(&[3, -4], &[2]), 0)?)),
-        ("written", |a| Ok(a[0].put_along_axis(ops::zeros::<i32>(&[1, 1024])?, a[2].try_index(..1)?, 0)?)),
-        ("split", |a| Ok(a[0].split_equal(2, 0)?.swap_remove(1))),
-        ("every other row", |a| Ok(a[0].try_index((..).stride_by(2))?)),
-        ("repeated", |a| Ok(ops::broadcast_to(a[0].try_index(..1)?, &[3, 1024])?)),
-        ("added", |a| {
-            let row = a[2].try_index(..1)?;
-            Ok(a[0].try_index_update((..1, ..), row, indexing::UpdateMode::Add).expect("fits"))
-        }),
-    ];
-    let _allow = Policy::Allow.scope();
-    for format in ["nf4:32", "affine:8:32", "int8:32", "mxfp8"] {
-        let pairs = [(x.clone(), small.clone(), x.clone()), (thin.clone(), large.clone(), thin.clone())];
-        for (own, by, written) in pairs {
-            for (name, way) in ways {
-                let made = |text: &str| {
-                    let operands = [quantized(text, &own), by.clone().into(), written.clone().into()];
-                    let made =
-                        implicit(operands.to_vec(), |a: Vec<Array>| way(&a)).expect("runs").dense().expect("dense");
-                    assert_eq!(made.dtype(), F16);
-                    wide(made)
-                };
-                let (plain, rotated) = (made(format), made(&format!("rotated:{format}")));
-                let finite = |array: &Array| array.as_slice::<f32>().iter().all(|x| x.is_finite());
-                assert!(!finite(&plain) || finite(&rotated), "{name} of {format} overflows where it is rotated");
-                if finite(&plain) {
-                    let apart = error(&rotated, &plain);
-                    assert!(apart < 0.25, "{name} of {format}: {apart}");
-                }
-            }
-        }
-    }
-}
-
-/// A row that is no whole number of blocks is written into what is built.
-#[test]
-fn half_floats_near_their_range_are_written_into_blocks_of_several_rows() -> Result<()> {
-    let rows = |count: i32| {
-        let rows = ops::full::<f32>(&[count, 12], Array::from_f32(3e4))?;
-        rows.as_dtype(Dtype::Float16)
-    };
-    let _allow = Policy::Allow.scope();
-    let w = quantized("rotated:nf4:32", &rows(4)?);
-    let write = |(w, x): (Array, Array)| w.put_along_axis(ops::zeros::<i32>(&[1, 12])?, x, 0);
-    let made = implicit((w, rows(1)?), write)?.dense()?.as_dtype(F32)?;
-    let apart = error(&made, &rows(4)?.as_dtype(F32)?);
-    assert!(apart < 0.25, "{apart}");
-    Ok(())
-}
-
-/// Parts in several formats are built rotated, where a half float would be infinite.
-#[test]
-fn half_floats_near_their_range_are_joined_in_several_formats() -> Result<()> {
-    let row = ops::full::<f32>(&[4, 1024], Array::from_f32(9000.0))?.as_dtype(Dtype::Float16)?;
-    let parts = ["rotated:nf4:32", "rotated:int8:32"].map(|text| quantized(text, &row));
-    let joined = implicit(parts.to_vec(), |parts: Vec<Array>| ops::concatenate(&parts, 0))?;
-    let x = ops::full::<f32>(&[1, 1024], Array::from_f32(1e-3))?.as_dtype(Dtype::Float16)?;
-    let y = {
-        let _deny = Policy::Deny.scope();
-        implicit((x, &joined), |(x, w)| x.matmul(w.t()))?.dense()?.as_dtype(F32)?
-    };
-    assert!(y.as_slice::<f32>().iter().all(|y| (y - 9216.0).abs() < 2000.0), "{y:?}");
-    let _allow = Policy::Allow.scope();
-    let joined = joined.dense()?;
-    assert_eq!(joined.dtype(), Dtype::Float16);
-    let joined = joined.as_dtype(F32)?;
-    assert!(joined.as_slice::<f32>().iter().all(|x| (x - 9000.0).abs() < 2000.0), "{joined:?}");
-    Ok(())
 }
 
 /// MLX reads a transposed array that was reshaped in the order that it had before.
