@@ -1,10 +1,13 @@
 //! `tacit train` on a tiny model with its tokenizer in one file.
 
+#[path = "train/refused.rs"]
+mod refused;
+#[path = "train/resumed.rs"]
+mod resumed;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use expect_test::expect;
 use tempfile::TempDir;
@@ -202,115 +205,6 @@ fn saved(folder: &Path) -> u64 {
     names.map(|name| name.to_string_lossy().into_owned()).filter_map(step).max().unwrap_or(0)
 }
 
-/// A run that is killed again and again ends in the same bytes as one that nobody has touched.
-#[test]
-fn a_run_that_is_killed_goes_on_to_the_same_bits() {
-    // Of one row no layer is given as many numbers as are worth codes.
-    let boundaries = ["--batch", "2", "--saved-activations", "affine:8:64"];
-    let all = ["--batch", "2", "--keep-activations", "--saved-activations", "e4m3:32"];
-    for (way, value, moments, more) in [
-        ("--lora", "4", "8", &[][..]),
-        ("--lora", "4", "8", &boundaries[..]),
-        ("--dora", "4", "32", &all[..]),
-        ("--qat", "int8:8", "4", &boundaries[..]),
-    ] {
-        let folder = Folder::new();
-        let steps = ["--steps", "40", "--rate", "1e-2", "--save-every", "3", "--report-every", "1"];
-        let options = [&[way, value, "--moments", moments], more, &steps[..]].concat();
-        assert!(folder.run(&options, "whole").status.success());
-        let kept = folder.at(".killed.training");
-        let (mut kills, mut latest) = (0, 0);
-        for goal in [1, 12, 21, 33] {
-            let mut child = folder.command(&options, "killed").stdout(Stdio::null()).spawn().expect("starts");
-            let begun = Instant::now();
-            while latest < goal && child.try_wait().expect("waits").is_none() {
-                assert!(begun.elapsed() < Duration::from_mins(2), "no step {goal} in {}", kept.display());
-                sleep(Duration::from_millis(1));
-                latest = saved(&kept).max(latest);
-            }
-            // `kill -9`: nothing of the program runs any more.
-            child.kill().expect("is ours");
-            kills += u64::from(!child.wait().expect("ends").success());
-        }
-        assert!(kills > 0, "no run was killed before it ended");
-        let json = folder.json(&[&options[..], &["--force"]].concat(), "killed");
-        assert!(json["resumed"].as_u64() >= Some(3), "{json}");
-        assert!(files(&folder.at("whole")) == files(&folder.at("killed")), "{options:?}: the outputs differ");
-    }
-}
-
-#[test]
-fn what_cannot_be_trained_is_said() {
-    let folder = Folder::new();
-    let lora = ["--lora", "4"];
-    let with = |more: &[&'static str]| [&lora[..], more].concat();
-    // Of an adapter, where none is written.
-    for options in [
-        &["--qat", "int8:8", "--alpha", "4"][..],
-        &["--qat", "int8:8", "--as", "peft"],
-        &["--lora", "4", "--merge", "none", "--as", "mlx-lm"],
-    ] {
-        assert_eq!(folder.run(options, "adapter").status.code(), Some(2), "{options:?}");
-    }
-    let mut said = [
-        folder.said(&with(&["--rate", "0"]), "adapter"),
-        folder.said(&with(&["--rate", "nan"]), "adapter"),
-        folder.said(&with(&["--clip", "0"]), "adapter"),
-        folder.said(&with(&["--decay=-1"]), "adapter"),
-        folder.said(&with(&["--layers", "no.such.weight"]), "adapter"),
-        folder.said(&with(&["--merge", "nf5"]), "adapter"),
-        folder.said(&with(&["--saved-activations", "affine:8:63"]), "adapter"),
-        folder.said(&with(&["--saved-activations", "int8+stochastic"]), "adapter"),
-        folder.said(&["--qat", "nf5"], "adapter"),
-        folder.said(&["--qat", "affine:4:64"], "adapter"),
-        folder.said(&with(&["--evaluate", "no.jsonl"]), "adapter"),
-        folder.said(&lora, "data.jsonl"),
-        folder.said(&with(&["--rate", "1e30", "--clip", "inf", "--steps", "4"]), "wild"),
-    ]
-    .concat();
-    fs::write(folder.at("data.jsonl"), "{\"text\": \"well\"}\n{\"txt\": \"\"}\n").expect("writes");
-    said += &folder.said(&lora, "adapter");
-    fs::write(folder.at("data.jsonl"), "\n").expect("writes");
-    said += &folder.said(&lora, "adapter");
-    expect![[r#"
-        error: `--rate` is 0
-        help: give a number above 0
-        error: `--rate` is NaN
-        help: give a number above 0
-        error: `--clip` is 0
-        help: give a number above 0, or inf
-        error: `--decay` is -1
-        help: give 0 or a number above it
-        error: no.such.weight names no matrix of the model
-        help: its parameters are model.embed_tokens.weight, model.layers.0.input_layernorm.weight, model.layers.0.mlp.down_proj.weight, model.layers.0.mlp.gate_proj.weight, model.layers.0.mlp.up_proj.weight, model.layers.0.post_attention_layernorm.weight, model.layers.0.self_attn.k_proj.weight, model.layers.0.self_attn.o_proj.weight, model.layers.0.self_attn.q_proj.weight, model.layers.0.self_attn.v_proj.weight, model.norm.weight
-        error: no format is named nf5
-        help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, symmetric, ternary
-        error: MLX has no affine format of 8 bits in groups of 63
-        help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128
-        error: the parameter model.layers.0.input_layernorm.weight: activations are not saved in the format int8+stochastic, which rounds by a random key
-        help: write int8
-        error: no format is named nf5
-        help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, symmetric, ternary
-        error: no parameter of the model is prepared: model.layers.0.mlp.down_proj.weight: the last axis of f16[8,8] is not whole groups of 64, as affine has them
-        help: name other parameters or another format: its parameters are model.embed_tokens.weight, model.layers.0.input_layernorm.weight, model.layers.0.mlp.down_proj.weight, model.layers.0.mlp.gate_proj.weight, model.layers.0.mlp.up_proj.weight, model.layers.0.post_attention_layernorm.weight, model.layers.0.self_attn.k_proj.weight, model.layers.0.self_attn.o_proj.weight, model.layers.0.self_attn.q_proj.weight, model.layers.0.self_attn.v_proj.weight, model.norm.weight
-        error: cannot open no.jsonl: No such file or directory (os error 2)
-        error: data.jsonl is no folder
-        help: name a folder, which is made if it is not there
-            step      loss      rate      norm  tokens/s
-        error: the loss of step 2 is NaN
-        help: give a lower `--rate` or a longer `--warmup`; where it is the first step, check the weights
-        error: data.jsonl:2: it has neither text, nor a prompt and a completion, nor messages
-        help: write {"text": ..}, {"prompt": .., "completion": ..} or {"messages": [{"role": .., "content": ..}, ..]}
-        error: data.jsonl: no token of the data is learned
-        help: give texts of at least two tokens, or completions that are not empty
-    "#]]
-    .assert_eq(&said);
-    assert_eq!(folder.run(&[], "adapter").status.code(), Some(2));
-    assert_eq!(folder.run(&["--lora", "4", "--dora", "4"], "adapter").status.code(), Some(2));
-    assert_eq!(folder.run(&["--lora", "0"], "adapter").status.code(), Some(2));
-    assert!(!folder.at("adapter").exists());
-}
-
 /// Nothing of a step that made NaN is saved or written.
 #[test]
 fn a_step_that_is_not_finite_ends_the_run() {
@@ -320,150 +214,6 @@ fn a_step_that_is_not_finite_ends_the_run() {
     assert_eq!(run.status.code(), Some(1), "{said}");
     assert!(said.contains("of step ") && (said.contains("NaN") || said.contains("inf")), "{said}");
     assert!(!folder.at("adapter").exists());
-}
-
-/// Nobody learns after hours that no library has such an adapter.
-#[test]
-fn an_adapter_that_cannot_be_written_is_refused_before_any_step() {
-    let folder = Folder::new();
-    expect![[r#"
-        error: .adapter.training/rehearsal/adapter_model.safetensors: model.embed_tokens.weight: PEFT has a magnitude for each of its columns, and a Dora has one for each row
-        help: merge it, or write it by `mlx_adapter::write`
-    "#]]
-    .assert_eq(&folder.said(&["--dora", "2", "--layers", "model.embed_tokens.weight", "--steps", "9"], "adapter"));
-    assert!(!folder.at(".adapter.training").exists());
-}
-
-/// GGUF has no type for their codes, whatever the steps make of them.
-#[test]
-fn a_file_that_cannot_be_written_is_refused_before_any_step() {
-    let folder = Folder::new();
-    for options in [&["--qat", "int8:8"][..], &["--lora", "2", "--merge", "int8:8"]] {
-        expect![[r#"
-            error: m.gguf: blk.0.ffn_down.weight: no type of GGUF has the numbers of Int8(f16[8,8])
-            help: name a folder, which holds any model, or take a format that GGUF has, such as mxfp4
-        "#]]
-        .assert_eq(&folder.said(&[options, &["--steps", "2", "--record", "record.jsonl"]].concat(), "m.gguf"));
-        let left = ["m.gguf", ".m.gguf.training", "record.jsonl"].map(|name| folder.at(name).exists());
-        assert_eq!(left, [false; 3]);
-    }
-}
-
-/// As the help says of a file that cannot be written in the end.
-#[test]
-fn the_steps_of_a_file_go_on_to_a_folder() {
-    let folder = Folder::new();
-    let options = ["--lora", "2", "--merge", "none", "--steps", "100", "--save-every", "1"];
-    killed(&folder, &options, "m.gguf", || saved(&folder.at(".m.gguf.training")) > 0);
-    fs::rename(folder.at(".m.gguf.training"), folder.at(".m.training")).expect("renames");
-    assert!(folder.json(&options, "m")["resumed"].as_u64() > Some(0));
-    assert!(folder.at("m/model.safetensors").is_file() && !folder.at(".m.training").exists());
-}
-
-#[test]
-fn rows_that_cannot_be_counted_are_refused() {
-    expect![[r#"
-        error: a step of 18446744073709551615 rows 4 times has more rows than can be counted
-        help: give fewer by `--batch` or `--accumulate`
-    "#]]
-    .assert_eq(&Folder::new().said(&["--lora", "4", "--batch", "18446744073709551615"], "adapter"));
-}
-
-#[test]
-fn rows_that_are_too_long_are_refused() {
-    let folder = Folder::new();
-    for length in ["9999999999999", "18446744073709551615"] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
-        command.current_dir(&folder.0).arg("train").arg(model()).args(["--lora", "2", "--length", length]);
-        let run = command.args(["--data", "data.jsonl", "-o", "adapter"]).output().expect("starts");
-        let said = String::from_utf8_lossy(&run.stderr).into_owned();
-        assert_eq!(run.status.code(), Some(1), "{said}");
-        let expected = format!(
-            "error: rows of {length} tokens are longer than any model reads\nhelp: give a shorter `--length`\n"
-        );
-        assert_eq!(said, expected);
-    }
-}
-
-/// Not even with `--force`: what a command reads is never replaced, and a file that is no record is refused.
-#[test]
-fn a_record_or_a_drawing_replaces_nothing_that_is_read() {
-    let folder = Folder::new();
-    fs::write(folder.at("own.txt"), "what somebody wrote\n").expect("writes");
-    let data = fs::read(folder.at("data.jsonl")).expect("reads");
-    let begun = ["--lora", "2", "--steps", "1"];
-    for option in ["--record", "--svg"] {
-        let run = folder.run(&[&begun[..], &[option, "data.jsonl", "--force"]].concat(), "adapter");
-        let said = String::from_utf8_lossy(&run.stderr).into_owned();
-        assert!(said.contains("data.jsonl is what is read, and would be overwritten"), "{said}");
-        assert_eq!(fs::read(folder.at("data.jsonl")).expect("reads"), data);
-        let run = folder.run(&[&begun[..], &[option, "own.txt"]].concat(), "adapter");
-        let said = String::from_utf8_lossy(&run.stderr).into_owned();
-        assert!(said.contains("own.txt is there already"), "{said}");
-        assert_eq!(fs::read_to_string(folder.at("own.txt")).expect("reads"), "what somebody wrote\n");
-        assert!(!folder.at(".adapter.training").exists(), "a run that was refused leaves nothing");
-    }
-    let run = folder.run(&[&begun[..], &["--record", "own.txt", "--force"]].concat(), "adapter");
-    assert!(String::from_utf8_lossy(&run.stderr).contains("is not an entry of a record"));
-    assert_eq!(fs::read_to_string(folder.at("own.txt")).expect("reads"), "what somebody wrote\n");
-    assert!(!folder.at(".adapter.training").exists(), "a run that was refused leaves nothing");
-    for svg in ["one.jsonl", "./one.jsonl"] {
-        let run = folder.run(&[&begun[..], &["--record", "one.jsonl", "--svg", svg]].concat(), "adapter");
-        assert!(String::from_utf8_lossy(&run.stderr).contains("the record and the drawing are one file"));
-    }
-    let run = folder.run(&[&begun[..], &["--record", "one.jsonl", "--svg", "one.svg"]].concat(), "adapter");
-    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
-}
-
-#[test]
-fn a_run_with_other_options_is_not_gone_on_with() {
-    let folder = Folder::new();
-    let begun = ["--lora", "4", "--steps", "4000", "--save-every", "1"];
-    let mut child = folder.command(&begun, "adapter").stdout(Stdio::null()).spawn().expect("starts");
-    while saved(&folder.at(".adapter.training")) == 0 {
-        assert!(child.try_wait().expect("waits").is_none());
-        sleep(Duration::from_millis(2));
-    }
-    // Two do not write one output.
-    expect![[r#"
-        error: another program trains in .adapter.training
-        help: wait until it ends, or write to another place; of ranks that `tacit launch` starts each would train by itself
-    "#]]
-    .assert_eq(&folder.said(&begun, "adapter"));
-    child.kill().expect("is ours");
-    child.wait().expect("ends");
-    expect![[r#"
-        error: .adapter.training holds another run, in which --lora was 4, and is 8
-        help: give the same options to go on, or remove the folder to begin anew
-    "#]]
-    .assert_eq(&folder.said(&["--lora", "8", "--steps", "4000"], "adapter"));
-    expect![[r#"
-        error: .adapter.training holds another run, in which --seed was 0, and is 1
-        help: give the same options to go on, or remove the folder to begin anew
-    "#]]
-    .assert_eq(&folder.said(&[&begun[..], &["--seed", "1"]].concat(), "adapter"));
-    expect![[r#"
-        error: .adapter.training holds another run, in which --saved-activations was not given, and is affine:8:64
-        help: give the same options to go on, or remove the folder to begin anew
-    "#]]
-    .assert_eq(&folder.said(&[&begun[..], &["--saved-activations", "affine:8:64"]].concat(), "adapter"));
-    // A file of another content is another option.
-    let rules = |format: &str| fs::write(folder.at("rules.json"), format!(r#"{{"*_proj.weight": "{format}"}}"#));
-    rules("int8").expect("writes");
-    let begun = ["--lora", "4", "--steps", "4000", "--save-every", "1", "--weights", "rules.json"];
-    let mut child = folder.command(&begun, "other").stdout(Stdio::null()).spawn().expect("starts");
-    while saved(&folder.at(".other.training")) == 0 {
-        assert!(child.try_wait().expect("waits").is_none());
-        sleep(Duration::from_millis(2));
-    }
-    child.kill().expect("is ours");
-    child.wait().expect("ends");
-    rules("nf4:32").expect("writes");
-    expect![[r#"
-        error: .other.training holds another run, in which what `--weights` says was {"*_proj.weight":"int8"}, and is {"*_proj.weight":"nf4:32"}
-        help: give the same options to go on, or remove the folder to begin anew
-    "#]]
-    .assert_eq(&folder.said(&begun, "other"));
 }
 
 /// A record of another run stays; and an adapter that lies beside one of the other library is the one that was written last.
@@ -489,40 +239,6 @@ fn a_run_replaces_what_is_there_only_where_it_may() {
         let run = generated();
         assert!(run.status.success(), "{library}: {}", String::from_utf8_lossy(&run.stderr));
     }
-}
-
-/// What lies alone is put where the model is, and a folder without an adapter is not taken for one.
-#[test]
-fn what_lacks_its_configuration_is_said_with_what_to_do() {
-    let folder = Folder::new();
-    fs::write(folder.at("tokens"), "1 2 3 4").expect("writes");
-    let tacit = |arguments: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
-        command.current_dir(&folder.0).args(arguments).output().expect("starts")
-    };
-    let model = model();
-    let model = model.to_str().expect("text");
-    assert!(tacit(&["quantize", model, "--format", "int8:8", "-o", "alone.safetensors"]).status.success());
-    let said: Vec<String> = [
-        &["perplexity", "alone.safetensors", "--text", "data.jsonl"][..],
-        &["perplexity", "alone.safetensors", "--tokens", "tokens"],
-        &["generate", model, "--prompt", "Hello", "--lora", "."],
-    ]
-    .map(tacit)
-    .map(|output| {
-        assert_eq!(output.status.code(), Some(1));
-        String::from_utf8(output.stderr).expect("text")
-    })
-    .into();
-    expect![[r"
-        error: tokenizer.json: there is no such file
-        help: copy it from the folder of the model that the tensors were made of, or fetch it
-        error: config.json: there is no such file
-        help: copy it from the folder of the model that the tensors were made of, or fetch it
-        error: .: it has no adapter_config.json, and is no adapter
-        help: name the folder of an adapter, as PEFT, mlx-lm or `tacit train` writes it in the end
-    "]]
-    .assert_eq(&said.concat());
 }
 
 /// As behind `| head -1`, or behind `| less` that was left.
@@ -564,51 +280,6 @@ fn a_drawing_does_not_replace_what_was_trained() {
     assert_eq!(fs::read_to_string(folder.at("rules.json")).expect("reads"), rules);
 }
 
-/// Starts a training, and kills it when `reached`.
-fn killed(folder: &Folder, options: &[&str], output: &str, reached: impl Fn() -> bool) {
-    let mut child = folder.command(options, output).stdout(Stdio::null()).spawn().expect("starts");
-    while !reached() {
-        assert!(child.try_wait().expect("waits").is_none(), "it ended before it was killed");
-        sleep(Duration::from_millis(2));
-    }
-    child.kill().expect("is ours");
-    child.wait().expect("ends");
-}
-
-/// The record is there already, and is the run's own.
-#[test]
-fn a_run_that_is_killed_before_its_first_save_begins_again() {
-    let folder = Folder::new();
-    // Of the number of steps nothing is saved yet.
-    let steps =
-        |steps: &'static str| ["--lora", "2", "--steps", steps, "--save-every", "4000", "--record", "own.jsonl"];
-    killed(&folder, &steps("4000"), "adapter", || !fs::read(folder.at("own.jsonl")).unwrap_or_default().is_empty());
-    assert_eq!(saved(&folder.at(".adapter.training")), 0);
-    let json = folder.json(&steps("2"), "adapter");
-    assert_eq!((json["steps"].as_u64(), json["resumed"].as_u64()), (Some(2), Some(0)));
-    let record = fs::read_to_string(folder.at("own.jsonl")).expect("a record");
-    assert_eq!(record.lines().filter(|line| line.contains("\"loss\"")).count(), 2, "{record}");
-}
-
-#[test]
-fn a_run_that_goes_on_spares_records_of_others() {
-    let folder = Folder::new();
-    folder.json(&["--lora", "2", "--steps", "9", "--record", "old.jsonl"], "first");
-    let record = fs::read(folder.at("old.jsonl")).expect("a record");
-    let begun = ["--lora", "2", "--steps", "4000", "--save-every", "1", "--record", "own.jsonl"];
-    killed(&folder, &begun, "second", || saved(&folder.at(".second.training")) > 0);
-    fs::write(folder.at("own.svg"), "what somebody drew").expect("writes");
-    for (option, file) in [("--record", "old.jsonl"), ("--svg", "own.svg")] {
-        let run = folder.run(&[&begun[..6], &[option, file]].concat(), "second");
-        let said = String::from_utf8_lossy(&run.stderr).into_owned();
-        assert_eq!(run.status.code(), Some(1), "{said}");
-        assert!(said.starts_with(&format!("error: {file} is there already\nhelp: ")), "{said}");
-    }
-    assert_eq!(fs::read(folder.at("old.jsonl")).expect("a record"), record);
-    assert_eq!(fs::read_to_string(folder.at("own.svg")).expect("reads"), "what somebody drew");
-    assert!(saved(&folder.at(".second.training")) > 0, "the run can go on");
-}
-
 /// A device or a pipe is not read back.
 #[test]
 fn a_record_that_is_not_kept_is_not_drawn() {
@@ -619,56 +290,6 @@ fn a_record_that_is_not_kept_is_not_drawn() {
     .assert_eq(
         &Folder::new().said(&["--lora", "2", "--steps", "1", "--record", "/dev/null", "--svg", "own.svg"], "adapter"),
     );
-}
-
-/// A run of hours would be told of it at its end.
-#[test]
-fn where_no_drawing_can_be_made_nothing_is_trained() {
-    // Nobody makes a file among the processes, whatever they may.
-    expect![[r#"
-        error: cannot write /proc/own.svg: No such file or directory (os error 2)
-    "#]]
-    .assert_eq(&Folder::new().said(&["--lora", "2", "--steps", "1", "--svg", "/proc/own.svg"], "adapter"));
-}
-
-/// The drawing comes before the output; and where a run is ended between its output and its end, it goes on as well.
-#[test]
-fn a_run_that_fails_at_its_end_goes_on() {
-    let folder = Folder::new();
-    let options = ["--lora", "2", "--steps", "100", "--save-every", "1", "--svg", "own.svg"];
-    let mut command = folder.command(&options, "adapter");
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts");
-    let kept = folder.at(".adapter.training");
-    while saved(&kept) == 0 {
-        assert!(child.try_wait().expect("waits").is_none());
-        sleep(Duration::from_millis(2));
-    }
-    fs::create_dir(folder.at("own.svg")).expect("makes");
-    assert_eq!(child.wait().expect("ends").code(), Some(1));
-    assert!(saved(&kept) == 100 && !folder.at("adapter").exists());
-    fs::remove_dir(folder.at("own.svg")).expect("removes");
-    let copy = files(&kept);
-    assert_eq!(folder.json(&options, "adapter")["resumed"].as_u64(), Some(100));
-    assert!(folder.at("own.svg").is_file() && !kept.exists());
-    let written = files(&folder.at("adapter"));
-    // As a program leaves it that is killed once the output is written: the folder says that the output is the run's. What was saved goes
-    // first, the oldest before the others.
-    let own = ["own.svg", "adapter/adapter_model.safetensors", "adapter/adapter_config.json"];
-    let here = fs::canonicalize(&folder.0).expect("is there");
-    let own: Vec<String> = own.iter().map(|name| format!("{}\0", here.join(name).display())).collect();
-    for (gone, resumed) in [(0, 100), (1, 100), (2, 0)] {
-        fs::create_dir(&kept).expect("makes");
-        let (saves, others): (Vec<_>, Vec<_>) = copy.iter().partition(|(name, _)| name.starts_with("step-"));
-        for (name, content) in saves.into_iter().skip(gone).chain(others) {
-            fs::write(kept.join(name), content).expect("writes");
-        }
-        fs::write(kept.join("own"), own.concat()).expect("writes");
-        assert_eq!(folder.json(&options, "adapter")["resumed"].as_u64(), Some(resumed));
-        assert!(files(&folder.at("adapter")) == written && !kept.exists(), "{gone} saves are gone");
-    }
-    // Nothing of a run that came to its end is replaced by itself.
-    let run = folder.run(&options, "adapter");
-    assert!(String::from_utf8_lossy(&run.stderr).contains("adapter_model.safetensors is there already"));
 }
 
 #[test]
