@@ -8,7 +8,6 @@ use expect_test::expect;
 use mlx_rs::module::Module;
 use mlx_rs::optimizers::{Adam, Optimizer};
 use mlx_rs::{Array, Dtype, nn, random};
-use tacit_arrays::Lora;
 use tacit_arrays::format::{Affine, Nf4};
 use tacit_core::compile::CompileOptions;
 use tacit_core::{Aval, Counters, ImplicitArray, Materialize, Policy, Result, Value, compile_with_state};

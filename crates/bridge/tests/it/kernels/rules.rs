@@ -7,7 +7,7 @@ use mlx_rs::{Array, Dtype};
 use tacit_bridge::kernel::{Fallback, Input, Kernel, Output, apply};
 use tacit_bridge::{Aval, BoxError, Mapped, vmap};
 
-use super::{Untold, Vjp};
+use super::Untold;
 use crate::arrays::{aval, matrix, numbers, vector};
 
 type OwnJvp = fn(&[Array], &[usize]) -> Vec<Array>;
