@@ -51,7 +51,7 @@ impl<F: Format> PackedArray<F> {
 struct Fitting {
     /// `f32`, in the shape in which the codes lie.
     x: Array,
-    /// That of the format, with scales that are floats.
+    /// The scheme of the format, with scales that are floats.
     scheme: Scheme,
     nested: Option<Nested>,
     block: usize,

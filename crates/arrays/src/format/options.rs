@@ -12,10 +12,10 @@ use crate::kernel::Scheme;
 /// Which elements share a scale.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Granularity {
-    /// Those of a row, along the last axis.
+    /// The elements of a row, along the last axis, share a scale.
     #[default]
     Row,
-    /// Those of a column of a matrix.
+    /// The elements of a column of a matrix share a scale.
     Column,
     /// So many, counted row-major.
     Block(usize),

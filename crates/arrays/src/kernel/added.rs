@@ -14,7 +14,7 @@ pub(crate) fn add_dense(layout: Layout, children: &[Array], factor: Option<&Arra
     single(apply(AddDense { layout, scaled: factor.is_some() }, &inputs)?)
 }
 
-/// Of the dense array, the factor if there is one, and the children.
+/// A kernel of the dense array, the factor if there is one, and the children.
 pub(super) struct AddDense {
     pub(super) layout: Layout,
     pub(super) scaled: bool,

@@ -39,7 +39,7 @@ impl<'a> Coded<'a> {
         Ok(Self { codes, scales })
     }
 
-    /// Those of each `each` elements, which are whole blocks in whole bytes.
+    /// The outputs of each `each` elements, which are whole blocks in whole bytes.
     pub(super) fn pieces(self, scheme: &Scheme, block: usize, each: usize) -> Vec<Self> {
         let bytes = (each * scheme.bits()).div_ceil(8).max(1);
         let blocks = each.div_ceil(block).max(1);

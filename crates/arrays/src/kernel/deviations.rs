@@ -11,15 +11,15 @@ use super::{Layout, gpu};
 
 /// Sums over each block, as [`tacit_kernels::deviations`] has them: `f32[blocks]` each.
 pub(crate) struct Sums {
-    /// Of the errors, by their norm.
+    /// Sums of the errors, by their norm.
     pub(crate) error: Array,
-    /// Of the values.
+    /// Sums of the values.
     pub(crate) value: Array,
-    /// Of their squares.
+    /// Sums of their squares.
     pub(crate) square: Array,
-    /// Of the values times what is to be followed.
+    /// Sums of the values times what is to be followed.
     pub(crate) slope: Array,
-    /// Of what is to be followed.
+    /// Sums of what is to be followed.
     pub(crate) shift: Array,
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn deviations(layout: Layout, power: Option<(f32, &Array)>, x: &Array
 
 pub(super) struct Deviations {
     pub(super) layout: Layout,
-    /// That of the errors, whose weights are then the second input; none where squares are summed.
+    /// The power of the errors, whose weights are then the second input; none where squares are summed.
     pub(super) power: Option<f32>,
 }
 

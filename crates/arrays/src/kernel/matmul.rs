@@ -73,7 +73,7 @@ impl Groups {
         Self { matrices: self.matrices.repeat(batches), rows: self.rows }
     }
 
-    /// Those of all entries of an array of this shape, and the rows of each entry.
+    /// The matrices of all entries of an array of this shape, and the rows of each entry.
     pub(super) fn over(&self, shape: &[i32]) -> (Self, usize) {
         let (batch, entry) = shape.split_at(shape.len().saturating_sub(2));
         let entries: usize = batch.iter().map(|&extent| extent as usize).product();

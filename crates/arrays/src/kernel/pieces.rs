@@ -20,7 +20,7 @@ pub(super) struct Unit {
 }
 
 impl Unit {
-    /// That of a format in such blocks; none where they are too long.
+    /// The unit of a format in such blocks; none where they are too long.
     pub(super) fn new(scheme: &Scheme, block: usize) -> Option<Self> {
         let (bits, width) = (scheme.bits(), scheme.width());
         let block = if scheme.is_scaled() { block } else { 1 };
@@ -41,7 +41,8 @@ impl Unit {
         self.blocks * aval.item_size()
     }
 
-    /// Those of the children of a layout, as [pieces](tacit_core::kernel::Pieces) have them; none where scales have blocks of their own.
+    /// The units of the children of a layout, as [pieces](tacit_core::kernel::Pieces) have them; none where scales have
+    /// blocks of their own.
     pub(super) fn children(self, layout: &Layout, children: &[Aval]) -> Option<Vec<Option<usize>>> {
         let of_array = match layout.scheme.scaling {
             Scaling::Nested { .. } | Scaling::Integers { .. } => return None,

@@ -42,7 +42,7 @@ pub(crate) fn round_columns(
 
 const FIT: &str = "each column has a group, and each row numbers of all groups";
 
-/// Of the columns, the triangle, and what the rows of each column are coded by: `[width, n]`.
+/// A kernel of the columns, the triangle, and what the rows of each column are coded by: `[width, n]`.
 pub(super) struct RoundColumns {
     pub(super) scheme: Scheme,
 }

@@ -15,7 +15,7 @@ use crate::training::ste::ste;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(crate = "tacit_core::store::serde", rename_all = "lowercase")]
 pub enum ActivationGranularity {
-    /// Those of a token: the last axis.
+    /// The activations of a token, along the last axis, share a scale.
     #[default]
     Token,
     /// All of them.

@@ -31,7 +31,7 @@ struct Check {
     within: Within,
 }
 
-/// Those of a test.
+/// The checks of a test.
 pub(super) struct Checks {
     name: &'static str,
     /// Where they are written, for a machine with a GPU.

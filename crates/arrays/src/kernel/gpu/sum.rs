@@ -26,7 +26,7 @@ pub(super) struct Sum<'a> {
 const BASE: Called = Called { kind: "Base", variable: "base", prefix: "base_", is_fixed: true };
 
 impl<'a> Sum<'a> {
-    /// That of these inputs, of which `own` come before the base. None where the kernel of a CPU would refuse them.
+    /// The sum of these inputs, of which `own` come before the base. None where the kernel of a CPU would refuse them.
     pub(super) fn new(read: &'a Read, own: &[&'static str], inputs: &[Aval]) -> Option<Self> {
         let factors: &[_] = if read.factors { &["factors"] } else { &[] };
         let names = [&["left", "right"][..], factors, own].concat();

@@ -157,7 +157,7 @@ fn samples_of_stacks(case: &Case, turn: usize, target: Target) -> Vec<Sample> {
     vec![gathered, Sample { parts, inputs, dtype, tolerance: tolerance(dtype), expected }]
 }
 
-/// Those that the kernels of a CPU are tested on, and some of which matrix units and wide reads take part.
+/// The cases that the kernels of a CPU are tested on, and some of which matrix units and wide reads take part.
 fn all_cases() -> Vec<Case> {
     let mut all = cases();
     all.push(case(&Nf4::from(64), 272, 261));
@@ -178,7 +178,7 @@ fn all_cases() -> Vec<Case> {
 /// More columns than this are read in wide steps.
 const LONG: usize = 256;
 
-/// Those of every case, or of them a third that meets every format and every way. `TACIT_SWEEP=full` asks for all.
+/// The samples of every case, or a third of them that meets every format and every way. `TACIT_SWEEP=full` asks for all.
 fn all_samples(target: Target) -> Vec<Sample> {
     let is_full = is_full();
     let mut all = Vec::new();

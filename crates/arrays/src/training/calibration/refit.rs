@@ -61,7 +61,7 @@ pub(super) fn refitted(
 /// What is added to factors of 1, and to biases in `units`, where there are some: `f32[n, groups]`, or twice as many columns.
 /// `lost: f32[n, k]` is what the codes lose, and `scaled: f32[n, k]` what the scales multiply.
 fn changes(lost: &Array, scaled: &Array, units: Option<&Array>, gram: &Array, groups: i32) -> Result<Array> {
-    /// Of the diagonal, which is added to it.
+    /// The part of the diagonal that is added to it.
     const DAMPING: f32 = 1e-3;
     let (n, k) = (scaled.dim(0), scaled.dim(1));
     let sums = |x: &Array| x.reshape(&[x.dim(0), groups, k / groups])?.sum_axis(2, false);

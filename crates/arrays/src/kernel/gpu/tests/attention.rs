@@ -175,7 +175,7 @@ pub(super) fn samples(is_full: bool, target: Target) -> Vec<Sample> {
     all
 }
 
-/// Those of which a GPU has so many that a group takes several rows.
+/// Samples of which a GPU has so many that a group takes several rows.
 pub(super) fn large_samples(target: Target) -> Vec<Sample> {
     let spec = |rows, format| Spec { batch: 64, format, rows, types: 1, tokens: 1, mask: MASKS[format] };
     [(1, 0), (1, 9), (2, 0), (2, 2), (2, 6)].map(|(rows, format)| sample(spec(rows, format), target)).into()

@@ -13,7 +13,7 @@ use crate::kernel::quantize::Quantize;
 use crate::kernel::scale_gradients::ScaleGradients;
 use crate::kernel::tests::{Case, case, cases};
 
-/// Those with scales that are trained, and blocks of a whole group and of several.
+/// Cases with scales that are trained, and blocks of a whole group and of several.
 fn trained() -> Vec<Case> {
     let is_trained = |case: &Case| {
         let scaling = case.layout.scheme.scaling;
