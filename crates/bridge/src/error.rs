@@ -78,12 +78,12 @@ const KEPT: usize = 16;
 type Kept = (String, Arc<Mutex<Option<BoxError>>>);
 
 thread_local! {
-    /// Those of this thread. An error comes back on the thread that raised it, where no other can take it for one of its
+    /// The errors of this thread. An error comes back on the thread that raised it, where no other can take it for one of its
     /// own that has the same text.
     static OWN: RefCell<VecDeque<Kept>> = const { RefCell::new(VecDeque::new()) };
 }
 
-/// Those of all threads, for a text that was handed on to another.
+/// The errors of all threads, for a text that was handed on to another.
 static ALL: Mutex<VecDeque<Kept>> = Mutex::new(VecDeque::new());
 
 /// Leaves `error`, whose text this is, for the C++ caller of the current callback.

@@ -60,7 +60,7 @@ pub fn held_elsewhere(outputs: &[Array], inputs: &[Array]) -> Result<Vec<Array>,
     found(ffi::tacit_held_elsewhere, outputs, inputs)
 }
 
-/// Those of `inputs` that `outputs` are or depend on, each once; what an input itself depends on is not looked at.
+/// The arrays of `inputs` that `outputs` are or depend on, each once; what an input itself depends on is not looked at.
 pub fn reached(outputs: &[Array], inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
     found(ffi::tacit_reached, outputs, inputs)
 }

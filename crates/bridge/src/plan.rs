@@ -85,7 +85,7 @@ pub struct Plan {
     inputs: Vec<Given>,
     outputs: Vec<Given>,
     stages: Vec<Stage>,
-    /// Those that run together, in the order of the stages.
+    /// The stages that run together, in the order of the stages.
     pieced: Vec<Pieced>,
     /// The bytes that the stages leave to each other need at once.
     arena: usize,
@@ -96,7 +96,7 @@ pub struct Plan {
 /// An array that a plan is given, or the memory of one.
 struct Given {
     aval: Aval,
-    /// Those of the aval, whose extents lie all over memory where there are hundreds.
+    /// The bytes of the aval, whose extents lie all over memory where there are hundreds.
     bytes: usize,
 }
 
@@ -110,7 +110,7 @@ struct Stage {
     kernel: Arc<dyn Kernel>,
     /// The aval of the first output.
     result: Option<Aval>,
-    /// Of a stage that runs by itself.
+    /// The inputs of a stage that runs by itself.
     inputs: Vec<Place>,
     outputs: Vec<Place>,
     /// What the first output holds before the kernel runs; nothing where that may be anything.

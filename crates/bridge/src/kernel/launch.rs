@@ -16,7 +16,7 @@ pub enum GpuBackend {
 }
 
 impl GpuBackend {
-    /// That of the GPU that MLX runs on here, if there is one.
+    /// The backend of the GPU that MLX runs on here, if there is one.
     #[must_use]
     pub fn available() -> Option<Self> {
         // SAFETY: asks the library.

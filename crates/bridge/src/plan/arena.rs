@@ -15,7 +15,7 @@ const KEPT: usize = 2;
 /// The bytes of an arena that waits, at most: for a larger one, page faults are few beside what its kernels do.
 const MOST_KEPT: usize = 1 << 28;
 
-/// Those that wait. Fresh memory costs a page fault for each 4 KB, which is more than most kernels take for them.
+/// The blocks that wait. Fresh memory costs a page fault for each 4 KB, which is more than most kernels take for them.
 static WAITING: Mutex<Vec<Block>> = Mutex::new(Vec::new());
 
 /// The memory of one run, which waits for the next one afterwards.

@@ -292,7 +292,7 @@ const TOO_LARGE: &str = "the arrays of a plan need more memory than there can be
 
 /// What threads have for what the stages of a chain leave to each other.
 struct Scratch {
-    /// That of all threads.
+    /// The buffer of all threads.
     buffer: usize,
     /// The bytes of each.
     bytes: usize,
