@@ -78,7 +78,7 @@ struct Product {
     /// Bits for each element of the weight, scales included.
     bits: f64,
     milliseconds: f64,
-    /// Of the weight as it is stored, in billions of bytes.
+    /// The rate at which the stored weight is read, in billions of bytes.
     gigabytes_per_second: f64,
     gigaflops: f64,
     /// How many times as fast as the product with a dense weight of `f32`, in rounds side by side: quartiles and median.

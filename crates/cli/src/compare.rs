@@ -81,7 +81,7 @@ struct Row {
     b: String,
     /// Nothing where the shapes differ.
     distance: Option<Distance>,
-    /// Of what a linear layer with this weight gives; nothing where that was not asked for, or it is no such weight.
+    /// The distance of what a linear layer with this weight gives; nothing where that was not asked for, or it is no such weight.
     #[serde(skip_serializing_if = "Option::is_none")]
     outputs: Option<Distance>,
 }
@@ -140,7 +140,7 @@ enum Inputs {
 }
 
 impl Inputs {
-    /// Those of layers that are compared, by names of either library; others are an error.
+    /// The inputs of layers that are compared, by names of either library; others are an error.
     fn new(options: &Options, parameters: &Parameters) -> Result<Self> {
         Ok(match &options.inputs {
             Some(path) => {

@@ -173,7 +173,7 @@ pub(crate) struct Decoding<'o> {
     /// The file as it was read or written last.
     file: Option<FileState>,
     draft: Option<Drafts>,
-    /// Of all weights.
+    /// The bytes of all weights.
     bytes: usize,
 }
 

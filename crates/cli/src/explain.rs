@@ -63,7 +63,7 @@ pub(crate) struct Products {
     /// The kernels without a source for the GPU that was asked about.
     #[serde(skip_serializing_if = "Option::is_none")]
     decomposed: Option<u64>,
-    /// Those of them whose source is not asked for.
+    /// The kernels of them whose source is not asked for.
     #[serde(skip)]
     switched_off: u64,
     /// The model as a whole, where it is one that can be built.
@@ -104,7 +104,7 @@ struct Layer {
 #[derive(Clone, Copy, Default)]
 struct Plain {
     all: u64,
-    /// Those of them whose source is not asked for.
+    /// The kernels of them whose source is not asked for.
     switched_off: u64,
 }
 

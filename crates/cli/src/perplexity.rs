@@ -78,7 +78,7 @@ pub(crate) struct Perplexities {
     convention: Convention,
     window: usize,
     windows: usize,
-    /// Those that counted.
+    /// The tokens that counted.
     tokens: usize,
     /// Whether activations were rounded to 8 bits.
     int8: bool,
@@ -93,7 +93,7 @@ struct Row {
     perplexity: f64,
     /// Nothing of one token.
     standard_error: Option<f64>,
-    /// Of all parameters.
+    /// The bits for a weight, over all parameters.
     bits_per_weight: f64,
     bytes: usize,
 }

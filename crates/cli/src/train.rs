@@ -26,14 +26,14 @@ pub(crate) use options::Options;
 #[derive(Serialize)]
 pub(crate) struct Trained {
     steps: u64,
-    /// Those that were made before this program began.
+    /// The steps that were made before this program began.
     resumed: u64,
     /// Rows of the data, and how many samples are in more than one of them.
     rows: usize,
     cut: usize,
     /// How many numbers were trained.
     numbers: usize,
-    /// That of the last step.
+    /// The loss of the last step.
     loss: Option<f64>,
     /// The mean loss of the tokens of the other file, at the end.
     evaluated: Option<f64>,

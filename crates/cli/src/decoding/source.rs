@@ -37,7 +37,7 @@ pub(crate) fn states(files: &[PathBuf]) -> Result<String> {
 }
 
 impl Source {
-    /// That of a model at a path, which may be a file in its folder.
+    /// The source of a model at a path, which may be a file in its folder.
     pub(crate) fn find(model: &Path) -> Result<Self> {
         // The folder around what is not there is that of another model.
         fs::metadata(current(model)?).map_err(Error::file("open", model))?;

@@ -22,7 +22,7 @@ pub(super) struct Own {
 const END: u8 = 0;
 
 impl Own {
-    /// Those of the run in this folder, if there is one.
+    /// The files of the run in this folder, if there is one.
     pub(super) fn read(folder: &Path) -> Self {
         let place = folder.join("own");
         let text = fs::read(&place).unwrap_or_default();

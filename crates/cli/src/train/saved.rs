@@ -34,7 +34,7 @@ pub(super) struct Saved {
 /// The record in the folder of a run that is asked for no other.
 const RECORD: &str = "record.jsonl";
 
-/// Those before the latest are for whoever damages that one.
+/// The number of saves that are kept: the ones before the latest are for whoever damages that one.
 const KEPT: usize = 2;
 
 impl Saved {
