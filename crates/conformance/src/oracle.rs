@@ -43,9 +43,9 @@ pub struct Oracle {
 /// The largest relative errors that a comparison found, each within the tolerance.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reached {
-    /// Of the outputs.
+    /// The largest error of the outputs.
     pub value: f64,
-    /// Of the gradients.
+    /// The largest error of the gradients.
     pub gradient: f64,
 }
 

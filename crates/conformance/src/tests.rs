@@ -22,7 +22,7 @@ struct Wrong {
 }
 
 impl Wrong {
-    /// Of another shape than it says: it can be made, and not be built.
+    /// An array of another shape than it says: it can be made, and not be built.
     fn misshapen(x: &Array) -> Result<Self> {
         Ok(Self { array: ops::flatten(x, None, None)?, aval: Aval::from(x) })
     }
