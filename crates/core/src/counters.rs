@@ -32,7 +32,7 @@ pub struct Counters {
     pub decomposed: u64,
     /// Kernels that run on the CPU for the same reason, as [`DeviceFallback::Cpu`](crate::DeviceFallback::Cpu) says.
     pub offloaded: u64,
-    /// Those of the `decomposed` kernels that have a source, which `TACIT_GPU_SOURCES=off` leaves out.
+    /// The kernels of `decomposed` that have a source, which `TACIT_GPU_SOURCES=off` leaves out.
     pub switched_off: u64,
 }
 

@@ -118,7 +118,7 @@ pub enum Passes {
     All,
     /// None.
     Off,
-    /// Those of these names.
+    /// The passes of these names.
     Only(Vec<String>),
 }
 
@@ -160,7 +160,7 @@ impl Passes {
         }
     }
 
-    /// Those that run: the process has chosen them as well.
+    /// The passes that run: the process has chosen them as well.
     pub(crate) fn chosen(&self) -> impl Iterator<Item = &'static Pass> + '_ {
         Pass::all().iter().filter(|pass| self.has(pass) && Self::of_process().has(pass))
     }

@@ -87,7 +87,7 @@ impl fmt::Display for OperandPattern {
 pub enum PrimitivePattern {
     /// The one of this name.
     Named(&'static str),
-    /// Those of these classes, under the name of them all.
+    /// The primitives of these classes, under the name of them all.
     Classes(&'static str, &'static [Class]),
     /// Any.
     Any,

@@ -109,7 +109,7 @@ pub(super) fn inspect(options: &CompileOptions, suspects: &[Array], seen: &Seen<
     Ok(())
 }
 
-/// Those of `suspects` that this recording has as well.
+/// The arrays of `suspects` that this recording has as well.
 fn again_in(suspects: &[Array], seen: &Seen<'_>) -> Result<Vec<Array>> {
     if suspects.is_empty() {
         return Ok(Vec::new());

@@ -51,7 +51,7 @@ impl From<MadeLeaf> for Item {
 /// A program computes the others alone: a decoding step has hundreds of weights in its state and changes none.
 #[derive(Clone, Default)]
 pub(super) struct GivenBack {
-    /// Of each result, the input that it is.
+    /// For each result the input that it is, if it is one.
     inputs: Vec<Option<usize>>,
 }
 

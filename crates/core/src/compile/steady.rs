@@ -19,7 +19,7 @@ pub(super) struct Steady {
     owner: Arc<()>,
     /// The parts of the latest call that are not known.
     seen: Vec<Part>,
-    /// Those of which nothing can be known.
+    /// Parts of which nothing can be known.
     refused: Vec<Part>,
     /// In the order of the inputs.
     known: Vec<(Part, Weak<KnownInputs>)>,

@@ -74,7 +74,7 @@ pub(super) struct Passed {
     /// Which operand is implicit, and of how many.
     pub(super) operand: usize,
     pub(super) arity: usize,
-    /// That of the guard: what else says one does not change in a trace.
+    /// The policy of the guard: what else says one does not change in a trace.
     pub(super) policy: Option<Policy>,
 }
 

@@ -20,9 +20,9 @@ pub enum Gradient {
     /// There is none: the leaf is not float, frozen, or was not asked for.
     #[default]
     Nothing,
-    /// Of a dense leaf, with its shape and dtype.
+    /// The gradient of a dense leaf, with its shape and dtype.
     Dense(Array),
-    /// Of an implicit array or a fixed tree, child by child.
+    /// The gradients of an implicit array or a fixed tree, child by child.
     Node {
         /// The type.
         name: &'static str,

@@ -22,7 +22,7 @@ pub(crate) struct Matcher<'a, 'm> {
 /// The arrays of a tree that was compared with a definition.
 #[derive(Default)]
 pub(crate) struct Matched<'a> {
-    /// Those of the known parts are not among them.
+    /// The arrays of the tree, without those of known parts.
     pub(crate) arrays: Vec<Listed<'a>>,
     /// The numbers of the known parts that were passed over, in their order.
     pub(crate) passed: Vec<usize>,

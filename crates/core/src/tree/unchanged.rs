@@ -13,8 +13,8 @@ pub(crate) struct Unchanged {
     pub(crate) keeps_form: bool,
     /// Whether the state takes what the call made of it, whatever it counts by then.
     pub(crate) is_taken: bool,
-    /// Of each entry of what a call makes, the extent of the subtree that it begins, if that is what the state had there. A call does
-    /// not walk it: the entries of a model are a thousand.
+    /// For each entry of what a call makes, the extent of the subtree that it begins, if that is what the state had there.
+    /// A call does not walk it: the entries of a model are a thousand.
     subtrees: Box<[Option<Extent>]>,
     /// The entries of the results, which a call makes before its state.
     results: usize,
