@@ -59,7 +59,7 @@ pub struct Sharded {
     /// The ranks that hold the parts.
     #[implicit(aux, get)]
     group: Group,
-    /// That of the whole.
+    /// The aval of the whole.
     #[implicit(aux)]
     aval: Aval,
 }

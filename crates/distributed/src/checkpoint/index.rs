@@ -15,7 +15,7 @@ use crate::layout::{Layout, Place, StoredSplit};
 /// What the metadata of the index have it under.
 const RANKS: &str = "tacit.ranks";
 const VERSION: u32 = 4;
-/// That of saves whose arrays are split over all ranks, if at all, so that earlier versions read them.
+/// The version of saves whose arrays are split over all ranks, if at all, so that earlier versions read them.
 const OF_ALL_RANKS: u32 = 3;
 
 pub(super) const INDEX: &str = "run.safetensors";

@@ -23,7 +23,7 @@ pub(super) struct Piece {
     pub(super) key: String,
     /// How the ranks' parts make the whole; nothing where no split says so: the ranks have the same then, or they have not.
     pub(super) layout: Option<Layout>,
-    /// That of the whole.
+    /// The shape of the whole.
     pub(super) shape: Vec<i32>,
     pub(super) split: Option<StoredSplit>,
     /// The ranks that have the parts, where these are not all ranks in their order.

@@ -16,12 +16,12 @@ const TOLD: usize = 16;
 pub(super) const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0100_0000_01b3;
 
-/// That of bytes behind those of which `before` is the checksum.
+/// The checksum of bytes that follow the ones of which `before` is the checksum.
 pub(super) fn checksum(before: u64, bytes: impl IntoIterator<Item = u8>) -> u64 {
     bytes.into_iter().fold(before, |checksum, byte| (checksum ^ u64::from(byte)).wrapping_mul(PRIME))
 }
 
-/// Those of all ranks, which have the same numbers on each.
+/// The collectives of all ranks, which have the same numbers on each.
 #[derive(Debug, Default)]
 pub(super) struct History {
     /// How many there were.

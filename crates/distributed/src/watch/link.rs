@@ -30,7 +30,7 @@ pub(super) struct Link {
 pub(super) struct Closed;
 
 impl Link {
-    /// Of whoever has connected: only a greeting is believed until it is [`known`](Self::known).
+    /// The link of whoever has connected: only a greeting is believed until it is [`known`](Self::known).
     pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;

@@ -18,7 +18,7 @@ pub(super) const LEFT: &str = "it has left the group";
 /// What the thread and whoever uses the group both know.
 #[derive(Default)]
 pub(super) struct Shared {
-    /// Of the ranks.
+    /// The addresses of the ranks.
     addresses: Vec<String>,
     state: Mutex<State>,
     pub(super) changed: Condvar,
@@ -29,9 +29,9 @@ pub(super) struct State {
     pub(super) verdict: Option<Ended>,
     /// The collective that this rank was in, and when it said so.
     pub(super) doing: Option<(Doing, Instant)>,
-    /// Those of all ranks that it has begun.
+    /// The collectives of all ranks that this rank has begun.
     pub(super) history: History,
-    /// Those of each part that it is in, by the part's name.
+    /// The collectives of each part of the group that it is in, by the part's name.
     pub(super) parts: BTreeMap<String, OfPart>,
     /// Ranks that said goodbye.
     pub(super) left: BTreeMap<usize, Instant>,
@@ -95,7 +95,7 @@ impl Shared {
 }
 
 impl State {
-    /// Those of a part that this rank has begun, or of all ranks, which have no name.
+    /// The collectives of a part that this rank has begun, or of all ranks, which have no name.
     pub(super) fn history(&self, part: &str) -> Option<&History> {
         if part.is_empty() { Some(&self.history) } else { self.parts.get(part).map(|part| &part.history) }
     }
