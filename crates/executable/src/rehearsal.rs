@@ -67,7 +67,7 @@ fn compare(extent: Extent, body: &Body<'_>, scope: &Scope) -> Result<Vec<Aval>> 
 struct Graph {
     tape: Tape,
     outputs: Vec<Array>,
-    /// Of each slot.
+    /// The aval of each slot.
     avals: Vec<Aval>,
 }
 
