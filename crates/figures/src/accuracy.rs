@@ -19,7 +19,7 @@ pub const RECORDED: &str = "benches/recorded/accuracy.jsonl";
 pub struct Loss {
     /// The text of the format, with how its scales are chosen behind a plus.
     pub format: String,
-    /// Of what: `normal`, `student` or `decoder`.
+    /// What was quantized: `normal`, `student` or `decoder`.
     pub of: String,
     /// What is measured: `error`, `sqnr`, `cosine`, `perplexity`, `trained` or `seconds`.
     pub measure: String,

@@ -12,7 +12,7 @@ const ALLOWED: f64 = 1.1;
 pub struct Change {
     /// `bench/case`.
     pub case: String,
-    /// Of the figures.
+    /// The unit of the figures.
     pub unit: String,
     /// The median before.
     pub before: f64,

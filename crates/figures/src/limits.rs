@@ -58,7 +58,7 @@ struct Product<'a> {
 }
 
 impl<'a> Product<'a> {
-    /// Of a case such as `nf4/4096x4096/m32`.
+    /// The product of a case such as `nf4/4096x4096/m32`.
     fn from_line(line: &'a Line) -> Option<Self> {
         if line.bench != "matmul" || line.baseline != "the limit of reading or multiplying" || line.unit != "ms" {
             return None;

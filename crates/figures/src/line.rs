@@ -17,7 +17,7 @@ pub struct Line {
     pub bench: String,
     /// The case in it.
     pub case: String,
-    /// Of the figures: a rate if it ends in `/s`, of which more is better; of everything else less is better.
+    /// The unit of the figures: a rate if it ends in `/s`, of which more is better; of everything else less is better.
     pub unit: String,
     /// The median.
     pub value: f64,
@@ -30,7 +30,7 @@ pub struct Line {
     /// Its median.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub baseline_value: Option<f64>,
-    /// That of its shortest turn.
+    /// The baseline's figure in its shortest turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub baseline_least: Option<f64>,
     /// The figure over that of the baseline: the median over all rounds of the ratio in a round.
