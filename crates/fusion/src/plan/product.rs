@@ -19,10 +19,10 @@ pub(super) struct Product {
     /// Rows, inner extent and columns.
     size: [usize; 3],
     orientations: [Orientation; 2],
-    /// Those of a product that is added to a third operand, which is such a batch, or a row.
+    /// The factors of a product that is added to a third operand, which is such a batch, or a row.
     added: Option<Factors>,
     dtype: Dtype,
-    /// Of an operand of which a batch has fewer: which one each product takes.
+    /// For an operand with fewer matrices than the batch: which one each product takes.
     shared: [Option<Arc<[usize]>>; 2],
     /// Whether two further operands say which matrices each product takes.
     gathered: bool,
