@@ -253,7 +253,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// Those of a weight `[.., n, k]` with a scale of this shape; `said` is what the configuration says of them.
+    /// The blocks of a weight `[.., n, k]` with a scale of this shape; `said` is what the configuration says of them.
     fn from_shapes(shape: &[i32], scale: &[i32], said: Option<[usize; 2]>) -> Option<Self> {
         let (&[n, k], outer) = (shape.last_chunk::<2>()?, &shape[..shape.len() - 2]);
         let (n, k) = (n as usize, k as usize);

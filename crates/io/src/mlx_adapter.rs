@@ -261,7 +261,7 @@ struct Chosen<'c> {
 }
 
 impl Chosen<'_> {
-    /// Those of a model that may have an adapter, of which some modules have one.
+    /// The modules of a model that may have an adapter, of which some modules have one.
     fn modules<'m>(&self, model: &'m Parameters, adapted: &[&str]) -> impl Iterator<Item = (&'m str, &'m Value)> {
         let stack = |path: &str| path.split_once("layers.").map(|(stack, _)| stack.to_owned());
         let modules = || model.iter().filter_map(|(name, value)| Some((name.strip_suffix(".weight")?, value)));

@@ -66,7 +66,7 @@ pub struct Resumable {
 /// The values that were made.
 #[derive(Debug)]
 enum Made {
-    /// Those that were asked for, where the output is a stream.
+    /// The values that were asked for, where the output is a stream.
     Held(Parameters),
     Kept(Kept),
 }

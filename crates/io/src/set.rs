@@ -14,7 +14,7 @@ use crate::writer::{Metadata, Writer, Writing};
 
 /// The place of a checkpoint, and the files beside its tensors.
 pub(crate) struct Set<'s> {
-    /// That of a single file of tensors.
+    /// The path of a single file of tensors.
     pub(crate) path: &'s Path,
     /// Names in the same folder with what these files hold, without which the tensors are not understood.
     pub(crate) beside: Vec<(&'static str, Vec<u8>)>,

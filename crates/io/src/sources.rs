@@ -54,7 +54,7 @@ pub struct FileState {
 }
 
 impl FileState {
-    /// That of a file as it is now.
+    /// The state of a file as it is now.
     ///
     /// # Errors
     ///

@@ -82,7 +82,7 @@ pub(super) struct Scale {
     pub(super) wide: u64,
 }
 
-/// Of every architecture.
+/// Keys of every architecture.
 const SIZES: &[Key] = &[
     ("embedding_length", "hidden_size", Count),
     ("block_count", "num_hidden_layers", Count),
@@ -127,7 +127,7 @@ const CAPS: &[Key] = &[
     ("final_logit_softcapping", "final_logit_softcapping", Real),
 ];
 
-/// Of positions that are changed for longer contexts: in Hugging Face's configuration they are keys of `rope_scaling`.
+/// Keys of positions that are changed for longer contexts: in Hugging Face's configuration they are keys of `rope_scaling`.
 ///
 /// `rope.scaling.yarn_attn_factor` is not among them: llama.cpp's converter writes it, and llama.cpp computes its own in its place.
 pub(super) const ROPE_SCALING: &[Key] = &[
@@ -194,8 +194,8 @@ pub(super) const USUAL: &[(&str, Json)] = &[("rope_theta", Json::Float(10_000.0)
 /// What every configuration says or means.
 const IMPLIED: &[(&str, Json)] = &[("rms_norm_eps", Json::Float(1e-6)), ("rope_theta", Json::Float(10_000.0))];
 
-/// Those that are read. Mistral's models are of the architecture `llama` there, and those of Mixtral are too: of two with one name
-/// the second has experts.
+/// The architectures that are read. Mistral's models are of the architecture `llama` there, and those of Mixtral are too:
+/// of two with one name the second has experts.
 pub(super) const ARCHITECTURES: [Architecture; 13] = [
     LLAMA,
     Architecture {

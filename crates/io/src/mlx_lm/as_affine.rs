@@ -16,7 +16,7 @@ pub(crate) fn as_affine(value: Value) -> Result<Value> {
     }
 }
 
-/// That of a K-quant, if MLX has its groups: those of 4 and 5 bits are of 32 elements.
+/// The affine array of a K-quant, if MLX has its groups: those of 4 and 5 bits are of 32 elements.
 ///
 /// Scales and biases are `f32`, in which an integer times a half is exact.
 fn of_k_quant(value: &Value) -> Option<Result<Value>> {
