@@ -23,7 +23,7 @@ pub struct Candidate {
     pub cycles: f64,
 }
 
-/// Those for [`matmul`](crate::matmul) with `x` of `m` rows, the one that takes the product first.
+/// The engines for [`matmul`](crate::matmul) with `x` of `m` rows, the one that takes the product first.
 #[must_use]
 pub fn of_matmul(machine: &Machine, x: &[f32], m: usize, matrix: &Matrix, orientation: Orientation) -> Vec<Candidate> {
     let columns = if orientation == Orientation::Transposed { matrix.n } else { matrix.k };
@@ -40,8 +40,8 @@ pub fn of_matmul(machine: &Machine, x: &[f32], m: usize, matrix: &Matrix, orient
     sorted(found.collect())
 }
 
-/// Those for [`int8_matmul`](crate::int8_matmul) with `m` rows of activations; none for a matrix that it does not take, or whose
-/// codes it unpacks first.
+/// The engines for [`int8_matmul`](crate::int8_matmul) with `m` rows of activations; none for a matrix that it does not
+/// take, or whose codes it unpacks first.
 #[must_use]
 pub fn of_int8_matmul(machine: &Machine, m: usize, matrix: &Matrix) -> Vec<Candidate> {
     let Ok(weights) = &Weights::new(matrix) else { return Vec::new() };
@@ -51,7 +51,7 @@ pub fn of_int8_matmul(machine: &Machine, m: usize, matrix: &Matrix) -> Vec<Candi
     sorted(found.into_iter().map(|(name, cycles)| Candidate { names: vec![name], cycles }).collect())
 }
 
-/// Those for [`dense_matmul`](crate::dense_matmul).
+/// The engines for [`dense_matmul`](crate::dense_matmul).
 #[must_use]
 pub fn of_dense_matmul(machine: &Machine, a: Operand, b: Operand) -> Vec<Candidate> {
     let columns = b.columns();

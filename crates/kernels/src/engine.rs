@@ -33,7 +33,7 @@ pub(crate) trait Priced<'a>: Sized + 'a {
     /// All engines that take such products.
     const ENGINES: &'a [Engine<Self, Self::Work>];
 
-    /// Of a product with so many columns.
+    /// The work of a product with so many columns.
     fn work(&self, columns: usize, machine: &Machine) -> Self::Work;
 }
 

@@ -87,7 +87,7 @@ impl<'a> Priced<'a> for Product<'a> {
 impl<'a> Priced<'a> for IntegerProduct<'a> {
     type Work = integers::Work;
 
-    /// Of integers.
+    /// The engines for products of integers.
     const ENGINES: &'a [Engine<Self, Self::Work>] = &[
         #[cfg(target_arch = "x86_64")]
         Engine {

@@ -5,9 +5,9 @@ use std::ops::MulAssign;
 /// What the product and what the output held count for: `out = alpha * product + beta * out`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Factors<T = f32> {
-    /// Of the product.
+    /// The factor of the product.
     pub alpha: T,
-    /// Of what the output holds, which is not looked at where this is 0.
+    /// The factor of what the output holds, which is not looked at where this is 0.
     pub beta: T,
 }
 

@@ -120,7 +120,7 @@ struct Gather<'a> {
 
 /// What one thread computes: some columns of the products of one matrix.
 struct Task<'a> {
-    /// Those that chose the matrix.
+    /// The pairs that chose the matrix.
     pairs: &'a [usize],
     columns: Range<usize>,
 }

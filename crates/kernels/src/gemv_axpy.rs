@@ -46,7 +46,7 @@ pub(crate) struct GemvAxpy<'a, U> {
     pub(crate) matrix: &'a Matrix<'a>,
     pub(crate) units: U,
     pub(crate) layout: &'a Layout,
-    /// Of the matrix.
+    /// Rows of the matrix.
     pub(crate) rows: Range<usize>,
     /// A row for each of `x` and at most [`MAX_COLUMNS`] columns, from a multiple of the step on.
     pub(crate) out: Rectangle<'a, f32>,

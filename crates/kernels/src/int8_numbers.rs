@@ -15,7 +15,7 @@ pub(crate) struct Numbers {
     pub(crate) scales: Vec<[f32; ROWS]>,
     /// Nothing if the matrix has none.
     pub(crate) biases: Option<Vec<[f32; ROWS]>>,
-    /// Those of other types than `f32`, widened.
+    /// The numbers of other types than `f32`, widened.
     widened: Vec<f32>,
 }
 
@@ -65,7 +65,7 @@ struct Transpose<'a> {
     given: &'a [f32],
     /// The block of each run.
     runs: &'a [usize],
-    /// Those of a row.
+    /// The blocks of a row.
     blocks: usize,
     rows: Range<usize>,
     /// Rows that share a block.

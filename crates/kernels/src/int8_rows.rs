@@ -224,7 +224,7 @@ struct Group<'a> {
     runs: &'a [usize],
     numbers: &'a Numbers,
     x: &'a [i8],
-    /// Of the activations of each run.
+    /// The sums of the activations of each run.
     sums: &'a [i32],
 }
 

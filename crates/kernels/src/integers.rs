@@ -108,7 +108,7 @@ pub(crate) struct Start {
 
 #[cfg(target_arch = "x86_64")]
 impl Start {
-    /// Of a run of activations that meet weights which are so much above what they stand for.
+    /// The start of a run of activations that meet weights which are so much above what they stand for.
     #[inline(always)]
     pub(crate) fn new(x: &[i8], above: i32) -> Self {
         let sum = x.iter().map(|x| i32::from(*x)).sum::<i32>();
@@ -166,7 +166,7 @@ pub(crate) struct Stream<'a> {
 }
 
 impl<'a> Stream<'a> {
-    /// That of codes which have to be unpacked.
+    /// The stream of codes that have to be unpacked.
     pub(crate) fn from_codes(codes: &Codes<'a>) -> Option<Self> {
         match *codes {
             Codes::Unsigned { bytes, bits: bits @ (2 | 3 | 5..=7) } => Some(Self { bytes, bits, above: 0 }),
@@ -208,7 +208,7 @@ impl Integers<'_> {
 }
 
 impl<'a> Weights<'a> {
-    /// Those of signed bytes.
+    /// The weights of signed bytes.
     pub(crate) fn signed(codes: &'a [i8]) -> Self {
         Self { codes: Integers::Bytes { bytes: bytes(codes), kind: Kind::Signed }, unit: 1.0 }
     }

@@ -232,7 +232,7 @@ impl Matrix<'_> {
 }
 
 impl Codes<'_> {
-    /// Those in these bytes.
+    /// The codes in these bytes.
     pub(crate) fn part(&self, range: Range<usize>) -> Self {
         match *self {
             Self::Table { bytes, bits, order, values } => Self::Table { bytes: &bytes[range], bits, order, values },
@@ -332,7 +332,7 @@ unsafe impl WholeBytes for f16 {}
 unsafe impl WholeBytes for bf16 {}
 
 impl Scales<'_> {
-    /// Those of these blocks, if the first of them begins with a block of codes of scales, or none of those ends among them.
+    /// The scales of these blocks, if the first of them begins with a block of codes of scales, or none of those ends among them.
     fn of_blocks(&self, blocks: Range<usize>) -> Option<Self> {
         Some(match *self {
             Self::One => Self::One,

@@ -52,7 +52,7 @@ pub fn hash(key: [u32; 2], [mut a, mut b]: [u32; 2]) -> [u32; 2] {
 mod tests {
     use super::*;
 
-    /// Those that the authors publish beside their code.
+    /// The answers that the authors publish beside their code.
     #[test]
     fn known_answers() {
         assert_eq!(hash([0; 2], [0; 2]), [0x6b20_0159, 0x99ba_4efe]);

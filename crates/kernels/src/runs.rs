@@ -32,7 +32,7 @@ pub(crate) struct Ready<S: Simd> {
 }
 
 impl Runs {
-    /// Those of thresholds that ascend, at most 255; none if they are in more runs.
+    /// The runs of thresholds that ascend, at most 255; none if they are in more runs.
     pub(crate) fn from_thresholds(thresholds: &[f32]) -> Option<Self> {
         let (mut slopes, mut offsets) = ([0.0; 16], [0.0; 16]);
         let (mut least, mut greatest) = ([0.0; 16], [0.0; 16]);

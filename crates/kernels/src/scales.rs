@@ -149,7 +149,7 @@ impl Numbers {
         self.wanted.max(self.count) + self.count
     }
 
-    /// Those of some rows, at least one. They lie in `scales` itself or are written to `scratch`.
+    /// The scales of some rows, at least one. They lie in `scales` itself or are written to `scratch`.
     ///
     /// A vector may be read at each unit; spans of it that lie beyond the columns have zeros, but for [`Granularity::Unit`].
     pub(crate) fn rows(&self, isa: Isa, scales: &Scales, rows: Range<usize>, scratch: &mut Vec<f32>) -> RowNumbers {
@@ -217,7 +217,7 @@ pub(crate) struct RowNumbers {
 }
 
 impl RowNumbers {
-    /// Those of a row, counted from the first.
+    /// The numbers of a row, counted from the first.
     pub(crate) fn row(self, at: usize) -> *const f32 {
         self.first.wrapping_add(at * self.stride)
     }

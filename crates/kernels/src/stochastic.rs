@@ -180,9 +180,9 @@ struct Part<'a> {
     key: [u32; 2],
     /// Elements of the whole array.
     count: usize,
-    /// Those before the first element that has a scale here.
+    /// Elements before the first one that has a scale here.
     before: usize,
-    /// Those between that one and this part.
+    /// Elements between that one and this part.
     first: usize,
     x: &'a [f32],
     codes: &'a mut [u8],

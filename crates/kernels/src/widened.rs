@@ -154,7 +154,7 @@ impl<'a, I: Copy> Blocks<'a, I> {
         len.min((values << shift).saturating_sub(start))
     }
 
-    /// Those of a vector of numbers from `first`, without looking where they are.
+    /// The values of a vector of numbers from `first`, without looking where they are.
     ///
     /// # Safety
     /// The first of them is among those that [`quick`](Self::quick) says.
@@ -167,7 +167,7 @@ impl<'a, I: Copy> Blocks<'a, I> {
         }
     }
 
-    /// Those of the numbers from `first`.
+    /// The values of the numbers from `first`.
     #[inline(always)]
     fn of<S: Simd<I = I>>(&self, simd: S, first: usize) -> S::F {
         let &Self { values, block, shift, index } = self;

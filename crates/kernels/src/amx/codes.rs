@@ -206,7 +206,7 @@ struct Scratch {
     products: Box<Products>,
     /// The sums so far, for each row of the matrix.
     sums: Box<[[f32; TASK_ROWS]; WIDTH]>,
-    /// Of each run, for each row of the matrix.
+    /// The scales of each run, for each row of the matrix.
     scales: Vec<[f32; WIDTH]>,
     biases: Vec<[f32; WIDTH]>,
 }
