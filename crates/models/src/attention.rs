@@ -19,7 +19,7 @@ use crate::rope::Rope;
 /// What layers of attention have in common in a step.
 pub(crate) struct Shared<'s> {
     kinds: &'s [Kind],
-    /// Of each kind.
+    /// The wavelengths of each kind.
     wavelengths: Vec<Option<Array>>,
 }
 

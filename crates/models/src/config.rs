@@ -76,11 +76,11 @@ pub enum EndsBy {
 /// Which products of a decoder have a bias.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bias {
-    /// Those that give queries, keys and values.
+    /// The layers that give queries, keys and values.
     pub qkv: bool,
-    /// That of the heads' outputs.
+    /// The layer of the heads' outputs.
     pub output: bool,
-    /// Those of feed-forward layers.
+    /// The layers within feed-forward layers.
     pub feed_forward: bool,
 }
 

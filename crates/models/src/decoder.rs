@@ -30,9 +30,9 @@ use crate::vocabulary::known;
 /// The positions whose logits a decoder computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Positions {
-    /// Those of the last token, which say what comes next.
+    /// The logits of the last token, which say what comes next.
     Last,
-    /// Those of every token, as the verification of a draft needs them.
+    /// The logits of every token, as the verification of a draft needs them.
     All,
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct Family {
     pub(crate) tied: Option<bool>,
     /// The base of rotary frequencies.
     pub(crate) theta: f64,
-    /// That of layers with a window, where it is another one.
+    /// The base of layers with a window, where it is another one.
     pub(crate) local_theta: Option<f64>,
     /// The part of a head that is rotated, where it is not all.
     pub(crate) rotated: Option<f64>,
@@ -89,9 +89,9 @@ pub(crate) enum Windows {
     All,
     /// All, if `use_sliding_window` asks for them.
     Asked,
-    /// Those from `max_window_layers` on, if `use_sliding_window` asks for them.
+    /// The layers from `max_window_layers` on, if `use_sliding_window` asks for them.
     Late,
-    /// Those without positions, if `use_sliding_window` asks for them.
+    /// The layers without positions, if `use_sliding_window` asks for them.
     WithoutRope,
     /// Each second, from the first on.
     Alternate,
@@ -106,7 +106,7 @@ pub(crate) struct Mixture {
     pub(crate) count: [&'static str; 2],
     /// The key of the width within each.
     pub(crate) inner: &'static str,
-    /// That of another one that all tokens go through.
+    /// The key of the width of another expert, which all tokens go through.
     pub(crate) shared: Option<&'static str>,
     /// Whether the weights of a token's experts sum to 1.
     pub(crate) normalized: bool,
@@ -158,7 +158,7 @@ const QWEN: Mixture = Mixture {
     is_block: false,
 };
 
-/// Those that are read.
+/// The families that are read.
 static FAMILIES: [Family; 14] = [
     Family { name: "llama", ..PLAIN },
     Family { name: "mistral", windows: Windows::All, ..PLAIN },

@@ -34,7 +34,7 @@ pub struct Sample {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rows {
     length: usize,
-    /// Those of all rows, one after the other.
+    /// The tokens of all rows, one after the other.
     tokens: Vec<u32>,
     learned: Vec<bool>,
     cut: usize,
