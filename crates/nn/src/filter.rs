@@ -153,12 +153,12 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// That of a parameter that is a dense array.
+    /// The role of a parameter that is a dense array.
     pub(crate) fn of_dense(path: &str) -> Self {
         if crate::module::is_statistic(path) { Self::Statistic } else { Self::Dense }
     }
 
-    /// That of a child of an implicit array, `within` another child of this role.
+    /// The role of a child of an implicit array, `within` another child of this role.
     pub(crate) fn of_child(array: &dyn ImplicitArray, child: ChildName, within: Option<Self>) -> Self {
         let any = array.as_any();
         match child.field {

@@ -158,7 +158,7 @@ fn front(choices: &[Choice]) -> Vec<usize> {
     places
 }
 
-/// Those of a front from which the slopes to the next are ever less steep.
+/// The choices of a front from which the slopes to the next are ever less steep.
 fn hull(front: &[usize], choices: &[Choice]) -> Vec<usize> {
     let slope = |from: usize, to: usize| {
         (choices[from].cost - choices[to].cost) / (choices[to].bytes - choices[from].bytes) as f64

@@ -15,7 +15,7 @@ pub(super) struct Slots {
 /// What of other slots stands in some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Run {
-    /// Those from one on to before another.
+    /// The slots from one on to before another.
     Kept(i32, i32),
     /// So many empty slots.
     Empty(i32),

@@ -36,7 +36,7 @@ pub struct Lookup {
     text: Vec<u32>,
 }
 
-/// Of two places, more equal tokens than these say nothing of which is the better one.
+/// The longest match that is looked for: between two places, more equal tokens do not tell which is better.
 const LONGEST: usize = 16;
 
 impl Lookup {

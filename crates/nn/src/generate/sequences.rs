@@ -146,7 +146,7 @@ impl Sequences for Cache {
     }
 
     fn merge(parts: &[Self]) -> Result<Self> {
-        /// Those of one kind, if all are.
+        /// The parts of one kind, if all are of it.
         fn all<'p, T: Clone + 'p>(parts: &'p [Cache], of: impl Fn(&'p Cache) -> Option<&'p T>) -> Option<Vec<T>> {
             parts.iter().map(|part| of(part).cloned()).collect()
         }

@@ -11,13 +11,13 @@ pub struct GenerateStats {
     pub prompt_time: Duration,
     /// Tokens that were made, those included that a sequence stopped at.
     pub tokens: usize,
-    /// Of these, the ones of the first step, whose time is the prompts'.
+    /// The tokens of the first step, which are among these; their time is that of the prompts.
     pub first_tokens: usize,
     /// From the first tokens to the last.
     pub time: Duration,
     /// Tokens that a draft proposed.
     pub drafted: usize,
-    /// Of these, the ones that were accepted.
+    /// The drafted tokens that were accepted.
     pub accepted: usize,
 }
 

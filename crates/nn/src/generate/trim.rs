@@ -70,9 +70,9 @@ pub trait Trim {
 /// The parts of a state that cannot be trimmed, as they were before some tokens: small beside keys and values, which are not in it.
 #[derive(Clone, Debug)]
 pub enum Mark {
-    /// Of a layer without attention.
+    /// The mark of a layer without attention.
     Arrays(ArraysCache),
-    /// Of each part of a state, in their order; `None` of what can be trimmed.
+    /// The marks of each part of a state, in their order; `None` for what can be trimmed.
     Parts(Vec<Option<Mark>>),
 }
 
@@ -165,7 +165,7 @@ impl Trim for Cache {
 }
 
 impl<T: Trim + Clone> Trim for Vec<T> {
-    /// Of all or of none: the layers of a model have one sequence.
+    /// Trims all or none: the layers of a model have one sequence.
     fn trim(&mut self, tokens: i32) -> Result<()> {
         all_or_none(self, |all| all.iter_mut().try_for_each(|each| each.trim(tokens)))
     }

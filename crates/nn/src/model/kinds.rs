@@ -80,7 +80,7 @@ impl LeafKinds {
 }
 
 impl LeafKind {
-    /// That of a leaf of the last of these arrays, which are around each other.
+    /// The kind of a leaf of the last of these arrays, which are around each other.
     fn from_arrays(arrays: &[&dyn ImplicitArray]) -> Option<Self> {
         let (holder, around) = arrays.split_last()?;
         let around = around.iter().map(|array| Kind::from_array(*array)).collect();

@@ -63,7 +63,7 @@ pub(super) struct Listed {
     pub(super) found: Option<Places>,
     /// In the order of the places.
     pub(super) arrays: Vec<Array>,
-    /// Those that are not frozen, if some are.
+    /// The paths that are not frozen, if some are.
     pub(super) unfrozen: Option<HashSet<String>>,
 }
 

@@ -9,9 +9,9 @@ use crate::Pattern;
 /// The places of patterns in a list, in which the first that names a parameter is found without asking those of other paths.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Order {
-    /// Of patterns that name one path, by that.
+    /// The numbers of patterns that name one path, by that path.
     by_path: HashMap<String, Vec<usize>>,
-    /// Of all others.
+    /// The numbers of all others.
     others: Vec<usize>,
 }
 
