@@ -39,7 +39,7 @@ enum Curve {
     Bands(Vec<(u64, [f64; 5])>),
 }
 
-/// Of the axes.
+/// The height of the axes.
 const HEIGHT: f64 = 180.0;
 /// Where they begin at least: to the left are the numbers.
 const LEFT: f64 = 44.0;

@@ -43,7 +43,7 @@ impl Series {
     }
 }
 
-/// Of two numbers of one step the later counts.
+/// Where there are two numbers of one step, the later counts.
 impl FromIterator<(u64, f64)> for Series {
     fn from_iter<I: IntoIterator<Item = (u64, f64)>>(points: I) -> Self {
         let points: std::collections::BTreeMap<u64, f64> = points.into_iter().collect();
