@@ -156,7 +156,7 @@ pub fn forget_bytes(bytes: &[u8]) {
 /// The mapped files by where they begin.
 static REGIONS: Mutex<BTreeMap<usize, Weak<Region>>> = Mutex::new(BTreeMap::new());
 
-/// A page of nothing, and the pages of a file behind it.
+/// A page that holds no part of the file, and the pages of the file behind it.
 ///
 /// MLX's allocator for the CPU has the size of a buffer in the word before it, which is the end of that page.
 #[derive(Debug)]

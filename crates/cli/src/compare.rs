@@ -190,7 +190,7 @@ fn given(file: &Path, path: &str, x: &Value, width: i32) -> Result<Array> {
 }
 
 impl Row {
-    /// By which rows are sorted: what a layer gives counts before what it holds.
+    /// The error that rows are sorted by: what a layer gives counts before what it holds.
     fn error(&self) -> f64 {
         self.outputs.or(self.distance).map_or(f64::INFINITY, |distance| distance.error)
     }

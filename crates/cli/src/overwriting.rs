@@ -89,7 +89,7 @@ pub(crate) fn is_one_file(a: &Path, b: &Path) -> bool {
     }
 }
 
-/// By which a file is the same under any name, links followed.
+/// The device and the inode of a file, which are the same under any name, links followed.
 fn identity(file: &Path) -> Option<(u64, u64)> {
     fs::metadata(file).ok().map(|own| (own.dev(), own.ino()))
 }

@@ -91,7 +91,7 @@ pub(crate) struct Perplexities {
 struct Row {
     format: String,
     perplexity: f64,
-    /// Nothing of one token.
+    /// `None` for a single token.
     standard_error: Option<f64>,
     /// The bits for a weight, over all parameters.
     bits_per_weight: f64,
@@ -193,7 +193,7 @@ fn tokens(options: &Options, source: &Source) -> Result<(Vec<u32>, Option<u32>)>
 
 fn numbers(file: &Path) -> Result<Vec<u32>> {
     let text = fs::read_to_string(file).map_err(Error::file("read", file))?;
-    // A list as JSON has it is one as well.
+    // A JSON list is read as well.
     let between = |c: char| c.is_whitespace() || [',', '[', ']'].contains(&c);
     let number = |word: &str| {
         word.parse().map_err(|_| {

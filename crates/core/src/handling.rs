@@ -37,7 +37,7 @@ pub(crate) fn is_handling() -> bool {
     RUNNING.with_borrow(|running| !running.is_empty())
 }
 
-/// The shortest end of a list that stands there twice; all of it where there is none.
+/// The shortest end of a list that is also what comes before it; the whole list where nothing repeats.
 fn repeating(running: &[Site]) -> &[Site] {
     let count = running.len();
     let period =

@@ -245,7 +245,7 @@ impl Kernel for Indices {
         Ok(vec![ops::clip(counted, (&number(0), &last))?.as_dtype(Dtype::Uint32)?])
     }
 
-    /// Nothing is learned of an index.
+    /// An index has no gradient: zeros.
     fn vjp(&self, primals: &[Array], _: &[Array], argnums: &[usize]) -> Option<Fallible<Vec<Array>>> {
         Some(argnums.iter().map(|&argnum| Ok(ops::zeros_like(&primals[argnum])?)).collect())
     }

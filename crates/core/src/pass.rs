@@ -80,7 +80,7 @@ impl Pass {
         &ALL
     }
 
-    /// By which passes are sorted.
+    /// The key that passes are sorted by.
     fn rank(&self) -> (u32, &'static str, u32, &'static str) {
         (self.order, self.place.file(), self.place.line(), self.name)
     }

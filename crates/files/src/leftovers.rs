@@ -22,7 +22,7 @@ pub(crate) fn clear(folder: &Path) {
     }
 }
 
-/// In which run of the machine a file on its way was made, by its name.
+/// The boot of the machine in which an unfinished file was made, from its name.
 pub(crate) fn boot_of(name: &str) -> Option<&str> {
     let (boot, drawn) = name.strip_prefix(BEGIN)?.strip_suffix(END)?.split_once('-')?;
     let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());

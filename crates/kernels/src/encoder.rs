@@ -37,7 +37,7 @@ pub struct Encoder {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum BlockRule {
     Any,
-    /// Those of bitsandbytes.
+    /// The block sizes of bitsandbytes.
     PowerOfTwo,
     /// The last one is whole, too.
     Whole,

@@ -95,9 +95,9 @@ pub fn checkpointed_token_losses(config: &Config, model: &mut Model<Decoder>, to
 /// A layer that a gradient computes again from what goes into it.
 struct Recomputed {
     number: usize,
-    /// By their paths within the layer.
+    /// Its parameters by their paths within the layer.
     parameters: Parameters,
-    /// In which what goes into it is held.
+    /// The format in which its input is held.
     format: Option<AnyFormat>,
 }
 

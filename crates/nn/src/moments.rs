@@ -22,7 +22,7 @@ use crate::saved_moments::{DRAW, KEY, NORM, SavedMoments};
 /// are made by [`of_values`](SavedMoments::of_values).
 #[derive(Debug)]
 pub struct Moments<O> {
-    /// By which moments are rounded at random, once one was.
+    /// The key by which moments are rounded at random; there is none until one is.
     pub(crate) key: Option<ArrayLeaves>,
     parameters: BTreeMap<Rc<str>, Record>,
     optimizer: PhantomData<O>,

@@ -53,7 +53,7 @@ pub struct Recorder {
     torn: bool,
 }
 
-/// Under which [`Recorder::memory`] records.
+/// The names under which [`Recorder::memory`] records.
 const MEMORY: [&str; 3] = ["memory/active", "memory/peak", "memory/cache"];
 
 impl Recorder {

@@ -7,7 +7,7 @@ use tacit_core::{ImplicitArray, Result, Value};
 /// A model treats what a member holds as if it stood alone: a dense child is a parameter, and is trained as one, and the
 /// children of an implicit child have the roles that they have there.
 pub trait Distributed: ImplicitArray {
-    /// The array that holds what `f` makes of what this one holds; `None` where `f` makes nothing of it.
+    /// The same array around the results of `f` on the values that this one holds; `None` where `f` changes none of them.
     ///
     /// Its children are what it holds, unless it says otherwise: one whose children are not the array itself, such as flat parts
     /// of it, gives `f` the array.

@@ -54,8 +54,8 @@ pub(crate) fn dense(array: &dyn Packed) -> Result<Value> {
     Ok(if stored.transposed { result.swap_axes(-1, -2)? } else { result }.into())
 }
 
-/// Scales and biases as the kernels read them, and how these are made, where a block has integers for both; biases are left out
-/// where there are none.
+/// Scales and biases as the kernels read them, where a block has integers for both, and how their numbers follow from these.
+/// Without biases there are only scales.
 fn read_integers(scales: &Value, layout: &Layout) -> Result<(Scaling, Vec<Array>)> {
     let block = layout.scheme.integers()?;
     let blocks = (layout.n * layout.k).div_ceil(layout.block) as i32;

@@ -46,7 +46,7 @@ pub struct Scores {
     added: Option<Array>,
     /// Which scores are visible, likewise.
     visible: Option<Array>,
-    /// The score of what is not visible: `f32[]`.
+    /// The score where the mask hides: `f32[]`.
     hidden: Option<Array>,
     /// What the weights are multiplied by: `f32[]`.
     factor: Option<Array>,

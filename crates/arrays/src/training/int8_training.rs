@@ -206,7 +206,7 @@ struct Weight {
     scales: Array,
     /// What has the gradient, with its axes as they are here.
     master: Option<Array>,
-    /// In which the logical matrix is multiplied from the left.
+    /// The orientation in which the logical matrix is multiplied from the left.
     orientation: Orientation,
 }
 

@@ -30,7 +30,7 @@ enum Computes {
 #[derive(Clone, Copy)]
 struct Stage {
     computes: Computes,
-    /// At which it fails, and whether by a panic.
+    /// The element at which it fails, and whether by a panic.
     bad: Option<(usize, bool)>,
 }
 

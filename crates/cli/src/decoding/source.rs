@@ -27,7 +27,7 @@ pub(crate) fn files_of_text(source: &Result<Source>) -> Vec<PathBuf> {
     source.as_ref().ok().and_then(|source| source.files().ok()).unwrap_or_default()
 }
 
-/// By which files are known again: their names, sizes and times of their last change.
+/// What files are recognized by: their names, sizes and times of their last change.
 pub(crate) fn states(files: &[PathBuf]) -> Result<String> {
     let one = |file: &PathBuf| {
         let FileState { path, bytes, changed } = FileState::of(file)?;

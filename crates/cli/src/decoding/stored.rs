@@ -12,19 +12,19 @@ use super::source::states;
 use super::template::Conversation;
 use crate::overwriting::check_makes;
 
-/// Under which the metadata of a file have the conversation that it holds.
+/// The key in the metadata of a file for the conversation that it holds.
 const CONVERSATION: &str = "tacit.chat";
 
-/// Under which they have the model, as mlx-lm's: its path, or the name that it was fetched by.
+/// The key for the model, as in mlx-lm's files: its path, or the name that it was fetched by.
 const MODEL: &str = "model";
 
-/// Under which they have the path of the adapter, which is empty where there is none; mlx-lm's do not say it.
+/// The key for the path of the adapter, which is empty without one; mlx-lm's files lack it.
 const ADAPTER: &str = "tacit.adapter";
 
-/// Under which they have what the files of both are known again by.
+/// The key for what tells the files of both again.
 const FILES: &str = "tacit.files";
 
-/// Under which mlx-lm's have what its tokenizer was made with, without which it reads no file.
+/// The key for what mlx-lm's tokenizer was made with, without which mlx-lm reads no file.
 const TOKENIZER: &str = "tokenizer_config";
 
 /// What a file holds.

@@ -49,7 +49,7 @@ pub(crate) struct Stream<'t> {
     out: usize,
 }
 
-/// Tokens that may be held back for the rest of a character before those further back are known to be none.
+/// How many tokens may be held back for the rest of a character: the bytes of earlier ones are then known to form none.
 const MOST_HELD: usize = 8;
 
 /// The bytes of a character, each of which may be a token.

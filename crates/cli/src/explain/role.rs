@@ -7,7 +7,7 @@ use mlx_rs::{Array, Dtype, ops};
 use serde::Serialize;
 use tacit_core::{Result, Value};
 
-/// As what a parameter is used.
+/// The use of a parameter.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Role {

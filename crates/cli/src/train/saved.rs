@@ -25,7 +25,7 @@ pub(super) struct Saved {
     rotation: CheckpointRotation,
     recorder: Recorder,
     latest: Option<Training>,
-    /// By which a run is known again.
+    /// What a run is recognized by.
     notes: Vec<(&'static str, String)>,
     own: Own,
     svg: Option<PathBuf>,

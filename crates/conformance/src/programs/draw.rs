@@ -42,7 +42,7 @@ impl Rng {
         of[self.index(of.len())].clone()
     }
 
-    /// One of those that there are, if there are any.
+    /// One of the elements of `of`, if it has any.
     pub(super) fn pick_one<T: Clone>(&mut self, of: &[T]) -> Option<T> {
         of.get(self.index(of.len())).cloned()
     }

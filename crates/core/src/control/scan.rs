@@ -136,7 +136,7 @@ fn sliced(values: &[Value], length: i32) -> Result<Vec<Value>> {
     })
 }
 
-/// What stands for a row where there is none.
+/// The rows that a loop is recorded on where the arrays have none: zeros.
 fn empty_rows(xs: &Values) -> Result<Vec<Value>> {
     let zeros = |value: &Value| {
         let aval = value.aval()?;

@@ -12,7 +12,7 @@ use tacit_core::Aval;
 
 use super::source::{Parts, Target};
 
-/// In which order the threads of a group run between barriers: from the first to the last, from the last to the first, or one of
+/// The order in which the threads of a group run between barriers: from the first to the last, from the last to the first, or one of
 /// the others, which are drawn.
 pub(crate) type Turns = u32;
 

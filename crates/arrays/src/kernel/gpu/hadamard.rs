@@ -7,7 +7,8 @@ use super::source::{Parts, Target, float, size};
 use super::weight::short;
 
 /// The launch of the kernel that [`hadamard`](crate::kernel::hadamard) runs on rows of `n` numbers, with a small matrix of this
-/// `order`: a group has a row. Bit for bit the CPU's. None for rows that no group has room for, and where there are none.
+/// `order`: a group has a row. The result is the CPU's bit for bit. `None` for rows that no group has room for, and for an
+/// array without rows.
 pub(crate) fn hadamard([n, order]: [usize; 2], x: &Aval, target: Target) -> Option<Parts> {
     let kind = float(x.dtype)?;
     let rows = x.size().checked_div(n)?;
