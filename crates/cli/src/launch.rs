@@ -175,8 +175,8 @@ fn program(options: &Options) -> Command {
     command
 }
 
-/// The variables by which ranks recognize another engine than the ring, before they look for the ring. Where this program was itself started by
-/// `mpirun`, as in the script of a batch system, each rank would take itself for the one rank of that.
+/// The variables by which ranks recognize another engine than the ring, before they look for the ring. Where this program
+/// was itself started by `mpirun`, as in the script of a batch system, each rank would take itself for the one rank of that.
 const OF_OTHER_ENGINES: [&str; 5] =
     ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "MLX_IBV_DEVICES", "MLX_JACCL_COORDINATOR", "NCCL_HOST_IP"];
 
