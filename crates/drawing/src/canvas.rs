@@ -83,8 +83,8 @@ impl Canvas {
 
     /// Words around a place, from below to above.
     pub fn upwards(&mut self, (x, y): (f64, f64), words: &str) {
-        let turned = format!(" transform=\"rotate(-90 {x:.1} {y:.1})\"");
-        self.words((x, y), Anchor::Middle, words, &turned);
+        let rotated = format!(" transform=\"rotate(-90 {x:.1} {y:.1})\"");
+        self.words((x, y), Anchor::Middle, words, &rotated);
     }
 
     fn words(&mut self, (x, y): (f64, f64), anchor: Anchor, words: &str, more: &str) {

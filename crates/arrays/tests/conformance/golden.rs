@@ -183,8 +183,8 @@ fn dynamic8_bytes_are_those_of_bitsandbytes() {
     let (x, format) = (golden.get("dynamic.x"), Dynamic { bits: 8, block: 256, unsigned: false });
     golden.has_children_of("dynamic", &DynamicArray::quantize(x, format).expect("quantizes").into());
     // Its scales are largest magnitudes, whichever sign has them.
-    let turned = DynamicArray::quantize(&x.negative().expect("negates"), format).expect("quantizes");
-    assert_same(&dense(turned.scales().expect("scales")), golden.get("dynamic.absmax"), "scales of the other sign");
+    let negated = DynamicArray::quantize(&x.negative().expect("negates"), format).expect("quantizes");
+    assert_same(&dense(negated.scales().expect("scales")), golden.get("dynamic.absmax"), "scales of the other sign");
 }
 
 #[test]

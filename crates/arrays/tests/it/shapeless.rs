@@ -179,10 +179,10 @@ fn stacks_are_multiplied_for_any_batch() {
     let _deny = Policy::Deny.scope();
     let w = nf4(&normal(1, &[4, 40, 64]), 64);
     let batches: [[&[i32]; 3]; 2] = [[&[4, 2], &[4, 5], &[4, 33]], [&[2, 4, 3], &[5, 4, 2], &[3, 4, 7]]];
-    let turned: Function = |(x, w)| Ok(x.matmul(w.swap_axes(-1, -2)?)?);
+    let transposed: Function = |(x, w)| Ok(x.matmul(w.swap_axes(-1, -2)?)?);
     let plain: Function = |(x, w)| Ok(x.matmul(w)?);
     for batches in batches {
-        serves("x W^T", &w, turned, &batches.map(|batch| rows(batch, 64)), |x| dense(turned, x, &w));
+        serves("x W^T", &w, transposed, &batches.map(|batch| rows(batch, 64)), |x| dense(transposed, x, &w));
         serves("x W", &w, plain, &batches.map(|batch| rows(batch, 40)), |x| dense(plain, x, &w));
         serves("W x", &w, ON_THE_LEFT, &batches.map(|batch| columns(batch, 64)), |x| dense(ON_THE_LEFT, x, &w));
     }

@@ -137,9 +137,9 @@ fn the_carry_keeps_its_structure_and_its_avals() {
             the body changes the carry from Left{array: *, aval=f32[2,3]} to *: Left -> an array at the root
             help: return the carry as it came; an implicit array that the body computes anew is dense: begin with its `dense`"#]],
     );
-    let turned = |w: Array, x: Array| Ok::<_, Error>((w.t(), x));
+    let transposed = |w: Array, x: Array| Ok::<_, Error>((w.t(), x));
     said(
-        scan(matrix(2, 3), matrix(2, 1), None, turned),
+        scan(matrix(2, 3), matrix(2, 1), None, transposed),
         &expect![[r#"
         the body changes the carry from f32[2,3] to f32[3,2] at the root
         help: return the carry with the structure, shapes and dtypes that it came with, as by `as_dtype`"#]],

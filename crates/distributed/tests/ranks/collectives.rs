@@ -159,8 +159,8 @@ fn values(group: &Group) -> Result<()> {
     assert_equal(&group.sum_scatter(&all[group.rank()])?, &any, "sum_scatter of bool")?;
     // Of a view, whose elements lie apart.
     let all = of_all(group, &[8, 6], Float32)?;
-    let turned: Vec<Array> = all.iter().map(Array::t).collect();
-    assert_equal(&group.all_sum(&turned[group.rank()])?, &(TRIALS[0].plain)(&turned, 0)?, "all_sum of a view")
+    let transposed: Vec<Array> = all.iter().map(Array::t).collect();
+    assert_equal(&group.all_sum(&transposed[group.rank()])?, &(TRIALS[0].plain)(&transposed, 0)?, "all_sum of a view")
 }
 
 /// NaN is the extreme wherever it is: on any rank, in a place that is compared by itself or with others at once.

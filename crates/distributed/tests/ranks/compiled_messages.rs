@@ -19,7 +19,7 @@ fn one() -> Array {
     Array::from_f32(1.0)
 }
 
-fn turned(x: &Array) -> Result<Array> {
+fn transposed(x: &Array) -> Result<Array> {
     Ok(x.add(one())?.transpose_axes(&[1, 0])?.square()?)
 }
 
@@ -27,7 +27,8 @@ fn turned(x: &Array) -> Result<Array> {
 /// arrays are taken as they are, and reshaped, which does not depend on what is traced either.
 fn question_and_answer(group: &Group) -> Result<()> {
     let other = 1 - group.rank();
-    let answer = |question: &Array, x: &Array| -> Result<Array> { Ok(question.multiply(turned(x)?)?.add(question)?) };
+    let answer =
+        |question: &Array, x: &Array| -> Result<Array> { Ok(question.multiply(transposed(x)?)?.add(question)?) };
     for flat in [false, true] {
         let receive = |dtype: Dtype| -> Result<Array> {
             let shape = [SHAPE[1], SHAPE[0]];
@@ -39,7 +40,7 @@ fn question_and_answer(group: &Group) -> Result<()> {
         };
         let send = |x: &Array| group.send(&if flat { x.reshape(&[24])? } else { x.clone() }, other);
         let mut ask = compile(|x: Array| -> Result<(Array, Array)> {
-            let question = turned(&x)?;
+            let question = transposed(&x)?;
             let sent = send(&question)?;
             let received = receive(x.dtype())?;
             Ok((sent, received.subtract(&question)?.square()?.add(question)?))
@@ -51,7 +52,7 @@ fn question_and_answer(group: &Group) -> Result<()> {
         for round in 0..3 {
             let (first, second) =
                 (numbers(round, &SHAPE, Dtype::Float32)?, numbers(round + 5, &SHAPE, Dtype::Float32)?);
-            let question = turned(&first)?;
+            let question = transposed(&first)?;
             let answered = answer(&question, &second)?;
             let ((sent, found), expected) = if group.rank() == 0 {
                 (ask.call(&first)?, answered.subtract(&question)?.square()?.add(question)?)
@@ -73,13 +74,13 @@ fn question_and_answer(group: &Group) -> Result<()> {
 fn beside_a_sum(group: &Group) -> Result<()> {
     let other = 1 - group.rank();
     let mut sends = compile(|x: Array| -> Result<(Array, Array)> {
-        let sent = group.send(&turned(&x)?, other)?;
+        let sent = group.send(&transposed(&x)?, other)?;
         Ok((group.all_sum(&x.square()?.add(one())?)?.negative()?, sent))
     });
     let mut receives = compile(|x: Array| -> Result<Array> {
         let received = group.recv(&[SHAPE[1], SHAPE[0]], x.dtype(), other)?;
         let sum = group.all_sum(&x.square()?.add(one())?)?;
-        Ok(received.add(turned(&sum)?)?)
+        Ok(received.add(transposed(&sum)?)?)
     });
     for round in 0..3 {
         let both = [numbers(round, &SHAPE, Dtype::Float32)?, numbers(round + 3, &SHAPE, Dtype::Float32)?];
@@ -90,7 +91,7 @@ fn beside_a_sum(group: &Group) -> Result<()> {
             transforms::eval([&sum_found, &sent])?;
             (sum_found, sum.negative()?)
         } else {
-            (receives.call(&both[1])?.dense()?, turned(&both[0])?.add(turned(&sum)?)?)
+            (receives.call(&both[1])?.dense()?, transposed(&both[0])?.add(transposed(&sum)?)?)
         };
         assert_equal(&found, &expected, &format!("round {round}"))?;
     }

@@ -67,7 +67,7 @@ fn values(group: &Group) -> Result<()> {
 /// Collectives of three groups that are evaluated together, from either end.
 fn in_different_orders(group: &Group) -> Result<()> {
     let ((model, data), rank) = (grid(group)?, group.rank());
-    let turned = |made: &mut Vec<Array>| {
+    let reversed = |made: &mut Vec<Array>| {
         if rank % 2 == 1 {
             made.reverse();
         }
@@ -80,9 +80,9 @@ fn in_different_orders(group: &Group) -> Result<()> {
         let mut made =
             vec![row.clone(), data.all_sum(&x)?, group.all_sum(&x)?, data.all_max(&row)?, model.all_min(&x)?];
         made.extend([both.call(&x)?.dense()?, both.call(&x.add(Array::from_f32(1.0))?)?.dense()?]);
-        turned(&mut made);
+        reversed(&mut made);
         transforms::eval(&made)?;
-        turned(&mut made);
+        reversed(&mut made);
         let squares = |more: f32| (of(0) + of(1) + more).powi(2) + (of(2) + of(3) + more).powi(2);
         let expected = [
             of(rank) + of(rank ^ 1),
@@ -276,16 +276,16 @@ fn keys_and_splits_of_splits(group: &Group) -> Result<()> {
     let (rank, size) = (group.rank(), group.size());
     assert_eq!(group.split(7)?, *group, "all ranks are the group itself");
     assert_eq!(group.split(rank)?, Group::alone());
-    let turned = group.split_with_key(0, size - rank)?;
-    assert_eq!((turned.rank(), turned.size()), (size - 1 - rank, size));
+    let reversed = group.split_with_key(0, size - rank)?;
+    assert_eq!((reversed.rank(), reversed.size()), (size - 1 - rank, size));
     let joined = |part: &Group| -> Result<Vec<i32>> {
         let all = part.all_gather(&Array::from_slice(&[rank as i32], &[1]), 0)?;
         all.eval()?;
         Ok(all.as_slice::<i32>().to_vec())
     };
-    assert_eq!(joined(&turned)?, (0..size as i32).rev().collect::<Vec<_>>());
-    let pair = turned.split(turned.rank() / 2)?;
-    let ranks = [0, 1].map(|at| size - 1 - turned.rank() / 2 * 2 - at);
+    assert_eq!(joined(&reversed)?, (0..size as i32).rev().collect::<Vec<_>>());
+    let pair = reversed.split(reversed.rank() / 2)?;
+    let ranks = [0, 1].map(|at| size - 1 - reversed.rank() / 2 * 2 - at);
     assert_eq!(joined(&pair)?, ranks.map(|rank| rank as i32));
     let [first, second] = ranks;
     let shown = format!("Group({}, rank {} of 2: ranks {first} and {second})", group.backend(), pair.rank());
@@ -293,7 +293,7 @@ fn keys_and_splits_of_splits(group: &Group) -> Result<()> {
     // A file names the ranks, by which it finds the group again.
     let text = serde_json::to_string(&pair).expect("is written");
     assert_eq!(serde_json::from_str::<Group>(&text).expect("is there"), pair);
-    drop((turned, pair));
+    drop((reversed, pair));
     let error = serde_json::from_str::<Group>(&text).expect_err("nobody has it").to_string();
     assert!(error.contains(&format!("of a group of ranks {first} and {second}: split that off first")), "{error}");
     group.barrier()

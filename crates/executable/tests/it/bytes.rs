@@ -21,7 +21,7 @@ fn summed(mode: Mode) -> Executable<'static> {
         .input("x", bf16(&[2, 2]))
         .resident("state", bf16(&[2, 2]))
         .output("state")
-        .output("turned")
+        .output("transposed")
         .output("above")
         .feed("state", "state")
         .mode(mode)
@@ -44,7 +44,7 @@ fn bytes_go_in_and_come_out_in_their_own_dtypes() {
         assert_eq!(Aval::from(&x), bf16(&[2, 2]));
         let outputs = summed.run(&[("x", &x)]).expect("runs");
         // The transpose of 1 2 / 3 4 is 1 3 / 2 4, row by row.
-        assert_eq!(outputs.bytes("turned").expect("is read"), [0x80, 0x3f, 0x40, 0x40, 0x00, 0x40, 0x80, 0x40]);
+        assert_eq!(outputs.bytes("transposed").expect("is read"), [0x80, 0x3f, 0x40, 0x40, 0x00, 0x40, 0x80, 0x40]);
         assert_eq!(outputs.bytes("above").expect("is read"), [0, 0, 1, 1]);
         assert_eq!(summed.resident_bytes("state").expect("is read"), COUNT, "{mode:?}");
         assert!(outputs.bytes("state").is_err(), "it is fed");
@@ -57,12 +57,12 @@ fn a_positional_run_writes_into_the_hosts_own_memory() {
         let mut summed = summed(mode);
         summed.set_input_bytes("state", &[0; 8]).expect("fits");
         let x = summed.array_from_bytes("x", &COUNT).expect("fits");
-        let (mut turned, mut above) = ([0u8; 8], [7u8; 4]);
+        let (mut transposed, mut above) = ([0u8; 8], [7u8; 4]);
         for _ in 0..2 {
-            summed.run_into(&[&x], &mut [&mut turned, &mut above]).expect("runs");
+            summed.run_into(&[&x], &mut [&mut transposed, &mut above]).expect("runs");
         }
         // 2 6 / 4 8.
-        assert_eq!(turned, [0x00, 0x40, 0xc0, 0x40, 0x80, 0x40, 0x00, 0x41], "{mode:?}");
+        assert_eq!(transposed, [0x00, 0x40, 0xc0, 0x40, 0x80, 0x40, 0x00, 0x41], "{mode:?}");
         assert_eq!(above, [0, 1, 1, 1]);
     }
 }
@@ -73,9 +73,9 @@ fn memory_that_does_not_fit_is_left_and_nothing_is_fed() {
         let mut summed = summed(mode);
         summed.set_input_bytes("state", &COUNT).expect("fits");
         let x = summed.array_from_bytes("x", &COUNT).expect("fits");
-        let (mut turned, mut above) = ([9u8; 8], [9u8; 3]);
-        let short = error(summed.run_into(&[&x], &mut [&mut turned, &mut above]));
-        let missing = error(summed.run_into(&[&x], &mut [&mut turned]));
+        let (mut transposed, mut above) = ([9u8; 8], [9u8; 3]);
+        let short = error(summed.run_into(&[&x], &mut [&mut transposed, &mut above]));
+        let missing = error(summed.run_into(&[&x], &mut [&mut transposed]));
         if mode == Mode::Compiled {
             expect![[r#"
                 output above is bool[2,2], which has 4 bytes, and there is memory for 3
@@ -83,10 +83,10 @@ fn memory_that_does_not_fit_is_left_and_nothing_is_fed() {
             .assert_eq(&message(&short));
             expect![[r#"
                 the run returns 2 arrays and there is memory for 1
-                help: give memory for each of these, in order: turned, above"#]]
+                help: give memory for each of these, in order: transposed, above"#]]
             .assert_eq(&message(&missing));
         }
-        assert_eq!((turned, above), ([9; 8], [9; 3]));
+        assert_eq!((transposed, above), ([9; 8], [9; 3]));
         assert_eq!(summed.resident_bytes("state").expect("is read"), COUNT, "{mode:?}");
     }
 }

@@ -291,10 +291,10 @@ fn a_result_that_lies_in_another_way_is_the_plan_s_own() {
 fn what_is_only_written_out_is_no_node() {
     let f = |inputs: &[Array]| -> Result<Vec<Array>> {
         let x = inputs[0].add(one(&inputs[0]))?;
-        let turned = x.swap_axes(0, 1)?.contiguous()?.square()?;
-        let filled = ops::full_like(&turned, x.sum(None)?, None)?.add(&turned)?;
+        let transposed = x.swap_axes(0, 1)?.contiguous()?.square()?;
+        let filled = ops::full_like(&transposed, x.sum(None)?, None)?.add(&transposed)?;
         let repeated = ops::broadcast_to(&x, &[2, 3, 4])?.contiguous()?;
-        Ok(vec![turned.sum_axes(&[0], false)?.abs()?, filled, repeated.negative()?, x.contiguous()?])
+        Ok(vec![transposed.sum_axes(&[0], false)?.abs()?, filled, repeated.negative()?, x.contiguous()?])
     };
     for dtype in FLOATS {
         let inputs = [of(dtype, &normal(&[3, 4], 0))];

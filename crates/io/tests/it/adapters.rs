@@ -285,7 +285,7 @@ fn magnitudes_of_columns_are_not_taken_for_those_of_rows() {
     let none = Json::Object(Vec::new());
     let embedding = peft::write(folder.join("written"), &tuned("embed_tokens.weight"), &none).expect_err("refused");
     let config = Json::parse(config).expect("JSON");
-    let turned = peft::write(folder.join("written"), &tuned("c_proj.weight"), &config).expect_err("refused");
+    let by_column = peft::write(folder.join("written"), &tuned("c_proj.weight"), &config).expect_err("refused");
     assert!(!folder.join("written").exists());
     expect_test::expect![[r#"
         FOLDER/adapter_config.json: use_dora: c_proj has its weight as [in, out], and a magnitude for each of its columns
@@ -293,7 +293,7 @@ fn magnitudes_of_columns_are_not_taken_for_those_of_rows() {
         FOLDER/written/adapter_model.safetensors: embed_tokens.weight: PEFT has a magnitude for each of its columns, and a Dora has one for each row
         help: merge it, or write it by `mlx_adapter::write`
         FOLDER/written/adapter_model.safetensors: c_proj.weight: PEFT has a magnitude for each of its columns, and a Dora has one for each row
-        help: merge it, or write it by `mlx_adapter::write`"#]].assert_eq(&[read, embedding, turned].map(|error| folder.message(&error)).join("\n"));
+        help: merge it, or write it by `mlx_adapter::write`"#]].assert_eq(&[read, embedding, by_column].map(|error| folder.message(&error)).join("\n"));
 }
 
 /// A folder of PEFT's with more tensors in its file.

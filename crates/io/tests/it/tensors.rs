@@ -37,7 +37,7 @@ fn every_dtype_comes_back_and_reads_the_same_by_the_reference() {
     let mut arrays = one_of_each();
     arrays.push(("scalar".to_owned(), Array::from_f32(2.5)));
     arrays.push(("none".to_owned(), mlx_rs::ops::zeros::<f32>(&[0, 4]).expect("empty")));
-    arrays.push(("turned".to_owned(), Array::from_slice(&[1i32, 2, 3, 4, 5, 6], &[2, 3]).t()));
+    arrays.push(("transposed".to_owned(), Array::from_slice(&[1i32, 2, 3, 4, 5, 6], &[2, 3]).t()));
     write(&path, arrays.clone(), &metadata()).expect("writes");
 
     let tensors = Tensors::open(&path).expect("opens");

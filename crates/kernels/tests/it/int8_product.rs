@@ -109,8 +109,8 @@ fn plain_products_sum_over_the_rows_of_the_matrix() {
         let ones = vec![1.0; k];
         let one = Matrix { n, k, codes: Codes::Signed { codes: &w }, scales: Scales::One, biases: None, block: n * k };
         let codes = Codes::Signed { codes: &by_column };
-        let turned = Matrix { n: k, k: n, codes, scales: Scales::F32(&ones), biases: None, block: n };
-        let unscaled = Matrix { scales: Scales::One, block: n * k, ..turned };
+        let matrix_by_column = Matrix { n: k, k: n, codes, scales: Scales::F32(&ones), biases: None, block: n };
+        let unscaled = Matrix { scales: Scales::One, block: n * k, ..matrix_by_column };
         for m in [1, 9, 33] {
             let (codes, units) = rounded(&Random::new(9).normal(m * n), n, Orientation::Plain, None);
             let product = |matrix: &Matrix, orientation| {
@@ -128,7 +128,7 @@ fn plain_products_sum_over_the_rows_of_the_matrix() {
                     assert!((f64::from(*y) - expected).abs() <= bound, "{m} {n} {k}: {y} {expected}");
                 }
             }
-            assert_eq!(made, product(&turned, Orientation::Transposed));
+            assert_eq!(made, product(&matrix_by_column, Orientation::Transposed));
             assert_eq!(made, product(&unscaled, Orientation::Transposed));
         }
     }

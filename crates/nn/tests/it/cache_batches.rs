@@ -160,9 +160,9 @@ fn merged_sequences_go_on_as_each_would_alone() {
             let again = KvCache::merge(&[parts[2].clone(), parts[0].clone()]).expect("merges");
             let mut chosen = batch.filter(&[2, 0]).expect("filters");
             assert_eq!(chosen.offset().as_slice::<i32>(), again.offset().as_slice::<i32>());
-            let turned = joined(&[row(&all, 2), row(&all, 0)], 0);
+            let reordered = joined(&[row(&all, 2), row(&all, 0)], 0);
             for cache in [&mut chosen, &mut again.clone()] {
-                go_on(cache, &turned, &[15, 12], formats, window, &context);
+                go_on(cache, &reordered, &[15, 12], formats, window, &context);
             }
         }
     }

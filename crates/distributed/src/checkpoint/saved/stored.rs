@@ -146,8 +146,8 @@ mod tests {
         for axis in [0, 1] {
             let (whole, parts) = parts(false, axis)?;
             assert!(same(&joined(&parts, axis as usize)?, &whole)?, "along axis {axis}");
-            let turned: Vec<Value> = parts.iter().rev().cloned().collect();
-            assert!(!same(&joined(&turned, axis as usize)?, &whole)?, "along axis {axis}, the other way round");
+            let reversed: Vec<Value> = parts.iter().rev().cloned().collect();
+            assert!(!same(&joined(&reversed, axis as usize)?, &whole)?, "along axis {axis}, the other way round");
         }
         let error = joined(&parts(true, 0)?.1, 0).expect_err("the scales are codes").to_string();
         expect![[r"

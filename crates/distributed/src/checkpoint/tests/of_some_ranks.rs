@@ -5,7 +5,7 @@ use tacit_io::Tensors;
 use super::super::index::tensor;
 use super::*;
 
-/// Four ranks in pairs, beside each other in turned order or across, and each by itself.
+/// Four ranks in pairs, beside each other in reverse order or across, and each by itself.
 const GRID: Over = |key, Place { rank, .. }| match key {
     "a.flat" | "codes" => Some(vec![rank % 2, rank % 2 + 2]),
     "rows.weight" => Some(vec![rank / 2 * 2 + 1, rank / 2 * 2]),
@@ -13,8 +13,8 @@ const GRID: Over = |key, Place { rank, .. }| match key {
     _ => None,
 };
 
-/// Four ranks otherwise: all of them in turned order, and pairs where there were others.
-const TURNED: Over = |key, Place { rank, .. }| match key {
+/// Four ranks otherwise: all of them in reverse order, and pairs where there were others.
+const REVERSED: Over = |key, Place { rank, .. }| match key {
     "a.flat" => Some(vec![3, 2, 1, 0]),
     "codes" | "columns" => Some(vec![rank / 2 * 2, rank / 2 * 2 + 1]),
     "one" => Some(vec![rank]),
@@ -29,7 +29,7 @@ fn save_over(folder: &Path, size: usize, over: Over) -> Result<()> {
 #[test]
 fn however_ranks_are_grouped_they_read_what_others_saved() -> Result<()> {
     let folder = folder("grouped");
-    let ways = [(4, GRID), (4, TURNED), (2, ALL), (4, GRID), (1, ALL), (4, TURNED), (3, ALL), (4, ALL), (4, GRID)];
+    let ways = [(4, GRID), (4, REVERSED), (2, ALL), (4, GRID), (1, ALL), (4, REVERSED), (3, ALL), (4, ALL), (4, GRID)];
     for (number, ways) in (1..).zip(ways.windows(2)) {
         let [(size, over), (other_size, other)] = [ways[0], ways[1]];
         save_over(&folder, size, over)?;
@@ -85,7 +85,7 @@ fn what_differs_between_groups_is_each_group_s_own() -> Result<()> {
         let (found, own) = read(place, GRID)?;
         assert_eq!(found, bits(&if rank % 2 == 0 { own } else { own.negative()? }), "rank {rank}");
         // In other groups that of the first one, on all ranks.
-        let (found, own) = read(place, TURNED)?;
+        let (found, own) = read(place, REVERSED)?;
         assert_eq!(found, bits(&own), "rank {rank}");
     }
     fs::remove_dir_all(&folder).expect("removes");
