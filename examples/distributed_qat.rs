@@ -116,7 +116,7 @@ fn own_rows(batch: &Array, group: &Group) -> Outcome<Array> {
 }
 // ANCHOR_END: step
 
-fn turned_round(batch: &Array) -> Outcome<Array> {
+fn reversed_rows(batch: &Array) -> Outcome<Array> {
     let rows: Vec<i32> = (0..batch.dim(0)).rev().collect();
     Ok(batch.take_axis(Array::from_slice(&rows, &[batch.dim(0)]), 0)?)
 }
@@ -129,7 +129,7 @@ struct Run {
 }
 
 /// Trains on this rank.
-fn train(mode: Mode, group: &Group, steps: usize, turned: bool) -> Outcome<Run> {
+fn train(mode: Mode, group: &Group, steps: usize, reversed: bool) -> Outcome<Run> {
     let (corpus, _) = Corpus::read();
     let mut model = model(mode, group, corpus.characters.len())?;
     let mut optimizer = Adam::new(1e-3);
@@ -137,8 +137,8 @@ fn train(mode: Mode, group: &Group, steps: usize, turned: bool) -> Outcome<Run> 
     let start = Instant::now();
     for number in 0..steps {
         let (mut x, mut y) = corpus.batch(number, BATCH, SHAPE.context)?;
-        if turned {
-            (x, y) = (turned_round(&x)?, turned_round(&y)?);
+        if reversed {
+            (x, y) = (reversed_rows(&x)?, reversed_rows(&y)?);
         }
         losses.push(step(mode, group, &mut model, &mut optimizer, (x, y))?);
     }
@@ -161,7 +161,7 @@ fn main() -> Outcome<()> {
     if Backend::from_environment()? != Backend::Alone || has("--alone") {
         let group = Group::init()?;
         let _deny = Policy::Deny.scope();
-        let run = train(mode.unwrap_or(Mode::Data), &group, steps, has("--turned"))?;
+        let run = train(mode.unwrap_or(Mode::Data), &group, steps, has("--reversed"))?;
         if group.rank() == 0 {
             say(&run);
         }
@@ -173,9 +173,9 @@ fn main() -> Outcome<()> {
     println!("split     ranks     step 1  step {steps:>4}  differs by   collectives   kB a step   steps/s");
     let one = start(Mode::Data, 1, steps, false)?;
     row("one rank", 1, &one, 0.0);
-    let turned = start(Mode::Data, 1, steps, true)?;
-    let control = largest(&turned, &one);
-    row("turned", 1, &turned, control);
+    let reversed = start(Mode::Data, 1, steps, true)?;
+    let control = largest(&reversed, &one);
+    row("reversed", 1, &reversed, control);
     for mode in modes {
         for &ranks in &numbers {
             let run = start(mode, ranks, steps, false)?;
@@ -235,7 +235,7 @@ fn heard(lines: impl Iterator<Item = std::io::Result<String>>) -> Outcome<Run> {
 }
 
 /// Runs this program on so many ranks of this machine.
-fn start(mode: Mode, ranks: usize, steps: usize, turned: bool) -> Outcome<Run> {
+fn start(mode: Mode, ranks: usize, steps: usize, reversed: bool) -> Outcome<Run> {
     // A port each, and the one after them, where they meet to watch each other.
     let held = Held::new(ranks + 1)?;
     let hosts: Vec<String> = held.numbers()[..ranks].iter().map(|port| format!("[\"127.0.0.1:{port}\"]")).collect();
@@ -246,8 +246,8 @@ fn start(mode: Mode, ranks: usize, steps: usize, turned: bool) -> Outcome<Run> {
     for rank in 0..ranks {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["--mode", mode.name(), "--steps", &steps.to_string()]).env("TACIT_THREADS", threads.to_string());
-        if turned {
-            command.arg("--turned");
+        if reversed {
+            command.arg("--reversed");
         }
         if ranks == 1 {
             command.arg("--alone");

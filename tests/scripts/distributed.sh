@@ -2,7 +2,7 @@
 # Collectives, sharded arrays and training on the ranks of Open MPI: the cases of the program `ranks`, which `cargo test` runs
 # over the ring, and the example `distributed_qat` as `mpirun` starts it.
 #
-# The example's losses are those of one rank as nearly as those of one rank are to its own with the rows of its batches turned round.
+# The example's losses are those of one rank as nearly as those of one rank are to its own with the rows of its batches in reverse order.
 #
 # Takes the `mpirun` that TACIT_MPI names, and else installs Open MPI 5 with pip beside what is built. Open MPI 4 ends all ranks
 # by itself where the shapes of two differ, so that the two cases that want our error fail there.
@@ -56,13 +56,13 @@ def largest(run):
 
 
 one = losses()
-control = largest(losses("--turned"))
+control = largest(losses("--reversed"))
 assert one[-1] < one[0] - 2, one
 for mode in ("data", "tensor", "full"):
     for ranks in (2, 4):
         run = losses("--mode", mode, ranks=ranks)
         differs = largest(run)
-        print(f"{mode}, {ranks} ranks of MPI: {steps} losses differ by {differs:.5f} at most, turned round by {control:.5f}")
+        print(f"{mode}, {ranks} ranks of MPI: {steps} losses differ by {differs:.5f} at most, in reverse order by {control:.5f}")
         # As the example has it: nothing has grown in the first steps.
         assert all(abs(loss - of_one) <= 1e-3 for loss, of_one in zip(run[:3], one)), (mode, ranks)
         assert differs <= max(4 * control, 0.25), (mode, ranks)
