@@ -193,7 +193,7 @@ pub(crate) fn apply(
     let handles = arrays::handles(args);
     let held = Box::new(Held { function: Box::new(function), first: OnceLock::new(), calls });
     let table = FunctionTable { release: release::<Held>, forward, vjp, jvp, vmap };
-    arrays::collected(|results| enter(table, Box::into_raw(held).cast(), Span::from_slice(&handles), results))
+    arrays::collected(|results| enter(table, Box::into_raw(held).cast(), Span::new(&handles), results))
 }
 
 /// # Safety

@@ -47,9 +47,7 @@ pub(crate) fn checked(
 pub fn depth(outputs: &[Array], inputs: &[Array]) -> Result<usize, BridgeError> {
     let (outputs, inputs) = (arrays::handles(outputs), arrays::handles(inputs));
     // SAFETY: the handles and the number are live for the call.
-    arrays::written(0, |depth| unsafe {
-        ffi::tacit_depth(Span::from_slice(&outputs), Span::from_slice(&inputs), depth)
-    })
+    arrays::written(0, |depth| unsafe { ffi::tacit_depth(Span::new(&outputs), Span::new(&inputs), depth) })
 }
 
 /// Bytes below the frame of the caller.

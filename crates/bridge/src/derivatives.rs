@@ -26,7 +26,7 @@ pub fn vjp(
     let mut function = Borrowed::new(&mut checked);
     // SAFETY: everything is live for the call.
     arrays::collected(|gradients| unsafe {
-        ffi::tacit_vjp(Span::from_slice(&primals), Span::from_slice(&cotangents), function.table(), gradients)
+        ffi::tacit_vjp(Span::new(&primals), Span::new(&cotangents), function.table(), gradients)
     })
 }
 
@@ -49,6 +49,6 @@ pub fn jvp(
     let mut function = Borrowed::new(&mut checked);
     // SAFETY: everything is live for the call, and there is a tangent for each primal.
     arrays::collected(|changes| unsafe {
-        ffi::tacit_jvp(Span::from_slice(&primals), Span::from_slice(&tangents), function.table(), changes)
+        ffi::tacit_jvp(Span::new(&primals), Span::new(&tangents), function.table(), changes)
     })
 }

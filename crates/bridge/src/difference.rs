@@ -46,10 +46,10 @@ pub fn difference(
     // SAFETY: everything is live for the call.
     check(unsafe {
         ffi::tacit_difference(
-            Span::from_slice(&a_out),
-            Span::from_slice(&b_out),
-            Span::from_slice(&a_in),
-            Span::from_slice(&b_in),
+            Span::new(&a_out),
+            Span::new(&b_out),
+            Span::new(&a_in),
+            Span::new(&b_in),
             &raw mut reason,
             a,
             b,

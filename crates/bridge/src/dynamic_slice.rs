@@ -18,14 +18,7 @@ pub fn dynamic_slice(a: &Array, start: &Array, axes: &[i32], size: &[i32]) -> Re
     with_stream(|stream| {
         // SAFETY: handles, slices and stream are live for the call, which stores a new array.
         arrays::filled(|out| unsafe {
-            ffi::tacit_dynamic_slice(
-                a.as_ptr(),
-                start.as_ptr(),
-                Span::from_slice(axes),
-                Span::from_slice(size),
-                stream,
-                out,
-            )
+            ffi::tacit_dynamic_slice(a.as_ptr(), start.as_ptr(), Span::new(axes), Span::new(size), stream, out)
         })
     })
 }
@@ -42,14 +35,7 @@ pub fn dynamic_slice_update(a: &Array, update: &Array, start: &Array, axes: &[i3
     with_stream(|stream| {
         // SAFETY: handles, slice and stream are live for the call, which stores a new array.
         arrays::filled(|out| unsafe {
-            ffi::tacit_dynamic_slice_update(
-                a.as_ptr(),
-                update.as_ptr(),
-                start.as_ptr(),
-                Span::from_slice(axes),
-                stream,
-                out,
-            )
+            ffi::tacit_dynamic_slice_update(a.as_ptr(), update.as_ptr(), start.as_ptr(), Span::new(axes), stream, out)
         })
     })
 }

@@ -26,6 +26,6 @@ pub fn eval(values: &[Array]) -> Result<Spent, BridgeError> {
     let handles = arrays::handles(values);
     let (mut encode, mut wait) = (0.0, 0.0);
     // SAFETY: the arrays and the numbers are live for the call.
-    check(unsafe { ffi::tacit_eval(Span::from_slice(&handles), &raw mut encode, &raw mut wait) })?;
+    check(unsafe { ffi::tacit_eval(Span::new(&handles), &raw mut encode, &raw mut wait) })?;
     Ok(Spent { encode: Duration::from_secs_f64(encode), wait: Duration::from_secs_f64(wait) })
 }

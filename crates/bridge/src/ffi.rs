@@ -16,7 +16,7 @@ pub(crate) type Arrays = Span<mlx_array>;
 pub(crate) type Integers = Span<i32>;
 
 impl<T> Span<T> {
-    pub(crate) fn from_slice(list: &[T]) -> Self {
+    pub(crate) fn new(list: &[T]) -> Self {
         Self { data: list.as_ptr(), count: list.len() }
     }
 

@@ -76,5 +76,5 @@ type Question = unsafe extern "C" fn(Arrays, Arrays, Sink) -> c_int;
 fn found(question: Question, outputs: &[Array], inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
     let (outputs, inputs) = (arrays::handles(outputs), arrays::handles(inputs));
     // SAFETY: everything is live for the call.
-    arrays::collected(|found| unsafe { question(Span::from_slice(&outputs), Span::from_slice(&inputs), found) })
+    arrays::collected(|found| unsafe { question(Span::new(&outputs), Span::new(&inputs), found) })
 }

@@ -157,7 +157,7 @@ pub fn place(
     let results = arrays::collected(|results| {
         // SAFETY: the callee takes the box over and frees it by `release`; everything else is live for the call.
         arrays::with_stream(|stream| unsafe {
-            let (name, kernel, inputs) = (name.as_ptr(), boxed(kernel), Span::from_slice(&handles));
+            let (name, kernel, inputs) = (name.as_ptr(), boxed(kernel), Span::new(&handles));
             let placed = &raw mut placed;
             ffi::tacit_kernel_apply(TABLE, kernel, name, stream, host, sourceless, traced_for, inputs, results, placed)
         })

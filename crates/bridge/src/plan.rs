@@ -141,15 +141,7 @@ impl Plan {
             // SAFETY: the callee takes the box over and frees it by `release`; everything else is live for the call.
             arrays::with_stream(|stream| unsafe {
                 let (name, plan) = (c"Plan".as_ptr(), kernel::boxed(Arc::new(self)));
-                ffi::tacit_plan_apply(
-                    table,
-                    plan,
-                    name,
-                    stream,
-                    Span::from_slice(&handles),
-                    Span::from_slice(&donated),
-                    results,
-                )
+                ffi::tacit_plan_apply(table, plan, name, stream, Span::new(&handles), Span::new(&donated), results)
             })
         })
     }

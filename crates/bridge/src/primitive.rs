@@ -124,7 +124,7 @@ impl Primitive {
         let handles = arrays::handles(args);
         // SAFETY: the object, the handles and the sink are live for the call.
         arrays::collected(|results| unsafe {
-            ffi::tacit_primitive_call_again(self.raw.0, Span::from_slice(&handles), results)
+            ffi::tacit_primitive_call_again(self.raw.0, Span::new(&handles), results)
         })
     }
 
@@ -142,7 +142,7 @@ impl Primitive {
         let moves = matches!(class, Some(Class::Moving | Class::Reshaping));
         // SAFETY: the object, the handles and the sink are live for the call.
         arrays::collected(|results| unsafe {
-            ffi::tacit_primitive_emit(self.raw.0, Span::from_slice(&handles), moves, results)
+            ffi::tacit_primitive_emit(self.raw.0, Span::new(&handles), moves, results)
         })
     }
 }

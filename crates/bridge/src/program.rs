@@ -67,9 +67,7 @@ impl Program {
     pub fn matches_beside(&self, known: &[&KnownInputs], others: &[&Array]) -> bool {
         let known = KnownInputs::pointers(known);
         // SAFETY: the program, what is known and the handles are live.
-        self.with_handles(others, |handles| unsafe {
-            ffi::tacit_program_matches(self.raw, Span::from_slice(&known), handles)
-        })
+        self.with_handles(others, |handles| unsafe { ffi::tacit_program_matches(self.raw, Span::new(&known), handles) })
     }
 
     /// Calls the program and appends its results to `outputs`.
@@ -125,7 +123,7 @@ impl Program {
         let known = KnownInputs::pointers(known);
         // SAFETY: everything is live for the call.
         check(self.with_handles(others, |handles| unsafe {
-            ffi::tacit_program_call_beside(self.raw, Span::from_slice(&known), handles, arrays::sink_into(outputs))
+            ffi::tacit_program_call_beside(self.raw, Span::new(&known), handles, arrays::sink_into(outputs))
         }))
     }
 
@@ -133,7 +131,7 @@ impl Program {
         let mut handles = self.handles.take();
         handles.clear();
         handles.extend(inputs.iter().map(|input| input.as_ptr()));
-        let value = call(Span::from_slice(&handles));
+        let value = call(Span::new(&handles));
         self.handles.set(handles);
         value
     }
@@ -194,7 +192,7 @@ pub fn in_transform() -> bool {
 pub fn any_tracer(inputs: &[&Array]) -> bool {
     let handles = arrays::handles(inputs.iter().copied());
     // SAFETY: the handles are live for the call.
-    unsafe { ffi::tacit_any_tracer(Span::from_slice(&handles)) }
+    unsafe { ffi::tacit_any_tracer(Span::new(&handles)) }
 }
 
 /// Whether any of `held` belongs to a transform whose function is called now: unlike [`any_tracer`] also where MLX works out
@@ -203,7 +201,7 @@ pub fn any_tracer(inputs: &[&Array]) -> bool {
 pub fn any_held_tracer(held: &[Array]) -> bool {
     let handles = arrays::handles(held);
     // SAFETY: the handles are live for the call.
-    unsafe { ffi::tacit_holds_tracer(Span::from_slice(&handles)) }
+    unsafe { ffi::tacit_holds_tracer(Span::new(&handles)) }
 }
 
 /// Whether `g++`, which MLX compiles fused CPU kernels with, is in the search path.

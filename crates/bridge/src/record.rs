@@ -37,7 +37,7 @@ pub fn record(inputs: &[&Array], function: &mut Recordable<'_>) -> Result<Record
 /// `a` has no such axis.
 pub fn extent(a: &Array, axes: &[i32]) -> Result<Option<Array>, BridgeError> {
     // SAFETY: the array and the slice are live for the call.
-    let handle = written(NONE, |out| unsafe { ffi::tacit_extent(a.as_ptr(), Span::from_slice(axes), out) })?;
+    let handle = written(NONE, |out| unsafe { ffi::tacit_extent(a.as_ptr(), Span::new(axes), out) })?;
     // SAFETY: the call succeeded, so a handle that is not empty is ours.
     Ok((!handle.ctx.is_null()).then(|| unsafe { arrays::owned(handle) }))
 }
@@ -60,7 +60,7 @@ fn recording(inputs: &[&Array], shapeless: bool, function: &mut Recordable<'_>) 
     let mut tracers = Vec::new();
     // SAFETY: everything is live for the call.
     let outputs = arrays::collected(|outputs| unsafe {
-        ffi::tacit_record(Span::from_slice(&handles), shapeless, function.table(), sink_into(&mut tracers), outputs)
+        ffi::tacit_record(Span::new(&handles), shapeless, function.table(), sink_into(&mut tracers), outputs)
     })?;
     Ok((tracers, outputs))
 }

@@ -15,7 +15,7 @@ pub fn cse(outputs: &[Array], inputs: &[Array]) -> Result<(Vec<Array>, usize), B
     let mut removed = 0;
     // SAFETY: everything is live for the call.
     let found = arrays::collected(|found| unsafe {
-        ffi::tacit_cse(Span::from_slice(&outputs), Span::from_slice(&inputs), found, &raw mut removed)
+        ffi::tacit_cse(Span::new(&outputs), Span::new(&inputs), found, &raw mut removed)
     })?;
     Ok((found, removed))
 }

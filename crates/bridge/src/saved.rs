@@ -35,15 +35,15 @@ pub fn saved(
     let views: Vec<EndsView> = handles
         .iter()
         .map(|[inputs, outputs, beyond]| EndsView {
-            inputs: Span::from_slice(inputs),
-            outputs: Span::from_slice(outputs),
-            beyond: Span::from_slice(beyond),
+            inputs: Span::new(inputs),
+            outputs: Span::new(outputs),
+            beyond: Span::new(beyond),
         })
         .collect();
     let hold = CalledAgain { name: "saved", function: hold };
     apply(hold, Calls::Any, &[], |table, held, _, _| {
         // SAFETY: as `apply` says of a call; the views and what they point to are live for it.
-        unsafe { ffi::tacit_saved(table, held, kind, Span::from_slice(&views)) }
+        unsafe { ffi::tacit_saved(table, held, kind, Span::new(&views)) }
     })
     .map(drop)
 }
@@ -62,19 +62,19 @@ extern "C" fn kind(name: u32) -> u8 {
 pub fn settle(outputs: &[Array]) -> Result<(), BridgeError> {
     let handles = arrays::handles(outputs);
     // SAFETY: the handles are live for the call.
-    check(unsafe { ffi::tacit_settle(Span::from_slice(&handles)) })
+    check(unsafe { ffi::tacit_settle(Span::new(&handles)) })
 }
 
 /// The same arrays as nodes of their own.
 pub fn apart(values: &[Array]) -> Result<Vec<Array>, BridgeError> {
     let handles = arrays::handles(values);
     // SAFETY: everything is live for the call.
-    arrays::collected(|found| unsafe { ffi::tacit_apart(Span::from_slice(&handles), found) })
+    arrays::collected(|found| unsafe { ffi::tacit_apart(Span::new(&handles), found) })
 }
 
 /// The same values, from which no eval computes before `before` is computed.
 pub fn after(values: &[Array], before: &[Array]) -> Result<Vec<Array>, BridgeError> {
     let (values, before) = (arrays::handles(values), arrays::handles(before));
     // SAFETY: everything is live for the call.
-    arrays::collected(|found| unsafe { ffi::tacit_after(Span::from_slice(&values), Span::from_slice(&before), found) })
+    arrays::collected(|found| unsafe { ffi::tacit_after(Span::new(&values), Span::new(&before), found) })
 }

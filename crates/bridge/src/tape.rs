@@ -85,19 +85,14 @@ impl Tape {
     ) -> Result<Self, BridgeError> {
         let [outputs, placeholders, boundaries] = [outputs, placeholders, boundaries].map(arrays::handles);
         let mut raw = std::ptr::null_mut();
-        let mut view = TapeView {
-            nodes: Span::from_slice(&[]),
-            operands: Span::from_slice(&[]),
-            outputs: Span::from_slice(&[]),
-            slots: 0,
-        };
+        let mut view = TapeView { nodes: Span::new(&[]), operands: Span::new(&[]), outputs: Span::new(&[]), slots: 0 };
         // SAFETY: the scope is null or live, the slices hold live handles, and the out-pointers are live for the call.
         check(unsafe {
             ffi::tacit_tape_new(
                 scope,
-                Span::from_slice(&outputs),
-                Span::from_slice(&placeholders),
-                Span::from_slice(&boundaries),
+                Span::new(&outputs),
+                Span::new(&placeholders),
+                Span::new(&boundaries),
                 &raw mut raw,
                 &raw mut view,
             )

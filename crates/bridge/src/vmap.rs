@@ -38,7 +38,7 @@ pub fn vmap(
     let mut captured = false;
     // SAFETY: everything is live for the call, and there is an axis for each input.
     let results = arrays::collected(|results| unsafe {
-        let (from, axes) = (Span::from_slice(&handles), Span::from_slice(&axes));
+        let (from, axes) = (Span::new(&handles), Span::new(&axes));
         ffi::tacit_vmap(from, axes, function.table(), placement, &raw mut captured, results)
     })?;
     if captured { Err(VmapError::Captured.into()) } else { Ok(results) }
