@@ -165,7 +165,7 @@ impl Scene<'_> {
 
     /// Runs with errors, for each salt.
     fn erred(&self) -> Result<Erred<'_>, String> {
-        Erred::new(Box::new(|| self.compiled(only_perturbed(), &SALTS[1..])))
+        Erred::of(Box::new(|| self.compiled(only_perturbed(), &SALTS[1..])))
     }
 
     /// Plain code in the place of transforms gives the same.

@@ -40,7 +40,7 @@ const FIRST: u64 = 2;
 const ALL: u64 = 16;
 
 impl<'r> Erred<'r> {
-    pub(super) fn new(run: Run<'r>) -> Result<Self, String> {
+    pub(super) fn of(run: Run<'r>) -> Result<Self, String> {
         let (first, classes) = armed(1, &run);
         let first = first?;
         // An implicit result is several of the graph.

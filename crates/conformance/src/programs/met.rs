@@ -81,7 +81,7 @@ impl Scene<'_> {
     /// What the program gives on dense arrays where these and all ops err.
     fn erred_on_dense(&self) -> Result<Erred<'_>, String> {
         let runs = Cell::new(0);
-        Erred::new(Box::new(move || {
+        Erred::of(Box::new(move || {
             runs.set(runs.get() + 1);
             let mut compiled = compiling(self.dense_function(Some(runs.get()))?, options(only_perturbed()));
             let outcomes = [0, 1].map(|salt| -> Result<Outcome, String> {
