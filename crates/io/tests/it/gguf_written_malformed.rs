@@ -11,6 +11,7 @@ use tacit_core::{Result, Value};
 use tacit_io::{Gguf, GgufType, GgufValue, ModelFolder};
 use tacit_nn::Parameters;
 
+use self::tokenizers::BYTE_LEVEL;
 use crate::scratch::Scratch;
 
 const LLAMA: &str = r#"{"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32}"#;

@@ -2,7 +2,7 @@
 
 use expect_test::expect;
 use mlx_rs::{Array, Dtype, Stream, linalg, ops, with_stream};
-use tacit_arrays::format::{AnyFormat, Quantizer};
+use tacit_arrays::format::AnyFormat;
 use tacit_arrays::{Calibrate, Corrected, Gptq, Lora, Observation, Observed, Rounding};
 use tacit_conformance::oracle::floats;
 use tacit_core::{Error, Policy, Result, Value, implicit};

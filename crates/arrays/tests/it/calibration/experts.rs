@@ -1,7 +1,6 @@
 //! Stacks of matrices, such as the experts of a mixture: each is coded by its own inputs.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::format::Quantizer;
 use tacit_arrays::{Awq, Calibrate, Gptq, Observation, Observed, ScaledChannels};
 use tacit_conformance::assert_close;
 use tacit_core::{Error, Policy, Result, Value, implicit};

@@ -23,7 +23,7 @@ fn tokens(file: &Gguf) -> Vec<String> {
     tokens.into_iter().map(text).collect()
 }
 
-const BYTE_LEVEL: &str = r#""pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}"#;
+pub(super) const BYTE_LEVEL: &str = r#""pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}"#;
 
 #[test]
 fn added_tokens_are_checked() {

@@ -11,7 +11,7 @@ use tacit_io::mlx_prompt_cache::{self, PromptCache, StoredBuffers, StoredCache};
 use tacit_io::{Metadata, Tensors, write};
 use tacit_nn::{Cache as Layer, KvCache, Window};
 
-use super::{read, slots, summary};
+use super::{read, summary};
 use crate::golden::golden;
 use crate::scratch::Scratch;
 
