@@ -24,7 +24,7 @@ pub fn captures(subject: &Subject) -> Report {
     let case = Case::plain(&shapes);
     let Some(scene) = Scene::new(subject, &case) else { return report };
     for (name, transform, same) in TRANSFORMS {
-        report.compare(format_args!("{name} of a function that holds it"), || scene.held(transform));
+        report.compare(format_args!("{name} of a function that holds it"), || scene.transformed(transform));
         // Where the function stays the same, the reference needs no second transform, which may be wrong for both.
         let reference = if same { TRANSFORMS[0].1 } else { transform };
         report.compare(format_args!("a gradient for it around {name}"), || scene.differentiated(transform, reference));
@@ -76,7 +76,7 @@ impl<'a> Scene<'a> {
         Rc::new(move |x| product(x, &w, true))
     }
 
-    fn held(&self, transform: Transform) -> Result<(), String> {
+    fn transformed(&self, transform: Transform) -> Result<(), String> {
         let _allow = Policy::Allow.scope();
         let expected = transform(Self::with(dense(&self.w)?.into()), &self.x).map_err(text)?;
         self.right_or_helpful(transform(Self::with(self.w.clone()), &self.x), &expected)

@@ -24,29 +24,30 @@ pub fn coverage(subjects: &[Subject]) -> Report {
     let standing: Vec<&'static ArrayType> = subjects.iter().filter_map(type_of_subject).collect();
     let is_own =
         |ty: &OperandPattern| array_types().into_iter().all(|of| !ty.matches(Some(of)) || standing.contains(&of));
-    let own = |handler: &&Handler| types(&handler.signature).next().is_some() && types(&handler.signature).all(is_own);
-    let mut left: Vec<Handler> = registry.handlers().iter().filter(own).copied().collect();
+    let is_of_subjects =
+        |handler: &&Handler| types(&handler.signature).next().is_some() && types(&handler.signature).all(is_own);
+    let mut unreached: Vec<Handler> = registry.handlers().iter().filter(is_of_subjects).copied().collect();
     for error in registry.check().err().into_iter().flatten() {
         if let Error::Duplicate { first, second, .. } | Error::Ambiguous { first, second, .. } = &error
-            && left.iter().any(|handler| [first, second].contains(&&handler.site))
+            && unreached.iter().any(|handler| [first, second].contains(&&handler.site))
         {
             report.found("registry", error);
         }
     }
     report.compared_one();
-    for _ in &left {
+    for _ in &unreached {
         report.compared_one();
     }
 
     for subject in subjects {
-        if let Some((primitive, found)) = exercise_alone(&mut left, subject) {
+        if let Some((primitive, found)) = exercise_alone(&mut unreached, subject) {
             report.found(primitive, found);
         }
     }
     for (first, second) in subjects.iter().flat_map(|first| subjects.iter().map(move |second| (first, second))) {
-        if left.iter().any(|handler| types(&handler.signature).count() > 1) {
+        if unreached.iter().any(|handler| types(&handler.signature).count() > 1) {
             for call in pair_calls(first, second) {
-                exercise(&mut left, &call);
+                exercise(&mut unreached, &call);
             }
         }
     }
@@ -58,8 +59,8 @@ pub fn coverage(subjects: &[Subject]) -> Report {
         }
     }
     let known: Vec<&str> = generators().map(|(primitive, _)| primitive).collect();
-    left.retain(|handler| !subjects.iter().any(|subject| subject.elsewhere.contains(&handler.site.name)));
-    for handler in left {
+    unreached.retain(|handler| !subjects.iter().any(|subject| subject.elsewhere.contains(&handler.site.name)));
+    for handler in unreached {
         let what = match handler.signature.primitive {
             PrimitivePattern::Named(name) if !known.contains(&name) => {
                 format!("there are no calls of {name}: write a generator")
@@ -80,7 +81,9 @@ pub fn types_without_a_subject(subjects: &[Subject]) -> Report {
     let standing: Vec<&'static ArrayType> = subjects.iter().filter_map(type_of_subject).collect();
     for handler in Registry::global().handlers() {
         report.compared_one();
-        if types(&handler.signature).any(|own| matches!(own, OperandPattern::Type(ty) if !standing.contains(ty))) {
+        if types(&handler.signature)
+            .any(|pattern| matches!(pattern, OperandPattern::Type(ty) if !standing.contains(ty)))
+        {
             report.found(handler.site, "it names a type without a subject: give the suite a line for it");
         }
     }
@@ -92,22 +95,23 @@ fn type_of_subject(subject: &Subject) -> Option<&'static ArrayType> {
     type_of(&subject.normal(&plain.aval, plain.seed)?)
 }
 
-/// Traces the calls of a subject that may reach one of the handlers that are left.
-fn exercise_alone(left: &mut Vec<Handler>, subject: &Subject) -> Option<(&'static str, String)> {
+/// Traces the calls of a subject that may reach one of the handlers that no call has reached.
+fn exercise_alone(unreached: &mut Vec<Handler>, subject: &Subject) -> Option<(&'static str, String)> {
     let shapes = Shapes::find(subject).ok()?;
     let plain = Case::plain(&shapes);
     let ty = type_of_subject(subject)?;
-    let own = Primitives::new(subject, &plain);
+    let primitives = Primitives::new(subject, &plain);
     let mut failed = None;
-    for (primitive, generator) in generators().filter(|(primitive, _)| own.any || own.name(primitive)) {
-        let wanted = |left: &[Handler]| {
-            left.iter()
+    for (primitive, generator) in generators().filter(|(primitive, _)| primitives.any || primitives.name(primitive)) {
+        let wanted = |unreached: &[Handler]| {
+            unreached
+                .iter()
                 .any(|handler| handler.signature.primitive.matches(primitive) && names(handler.signature.operands, ty))
         };
         let mut try_case = |case: &Case| {
-            if wanted(left) {
+            if wanted(unreached) {
                 for call in calls_in(subject, generator, case) {
-                    exercise(left, &call);
+                    exercise(unreached, &call);
                 }
             }
             Ok(())
@@ -120,11 +124,11 @@ fn exercise_alone(left: &mut Vec<Handler>, subject: &Subject) -> Option<(&'stati
     failed
 }
 
-/// Takes the handlers that take part in a call out of those that are left.
-fn exercise(left: &mut Vec<Handler>, call: &Call) {
+/// Takes the handlers that take part in a call out of those that no call has reached.
+fn exercise(unreached: &mut Vec<Handler>, call: &Call) {
     // What goes wrong here is a finding of `handlers`.
     if let Ok(takers) = guarded(|| call.takers().map_err(text)) {
-        left.retain(|handler| !takers.handlers.contains(&handler.site));
+        unreached.retain(|handler| !takers.handlers.contains(&handler.site));
     }
 }
 

@@ -55,11 +55,11 @@ impl Exact {
         Ok(Self { dtype, granted: vec![0.0; results.len()], results, terms })
     }
 
-    /// Grants four times the largest error of `own`, which are MLX's results on dense arrays.
-    pub(crate) fn granting(mut self, own: &[Array]) -> Result<Self, String> {
-        for ((own, result), granted) in own.iter().zip(&self.results).zip(&mut self.granted) {
-            let own = doubles(own).map_err(|error| error.to_string())?;
-            let errors = own.iter().zip(result).map(|(own, result)| (own - result).abs());
+    /// Grants four times the largest error of `on_dense`, which are MLX's results on dense arrays.
+    pub(crate) fn granting(mut self, on_dense: &[Array]) -> Result<Self, String> {
+        for ((array, result), granted) in on_dense.iter().zip(&self.results).zip(&mut self.granted) {
+            let elements = doubles(array).map_err(|error| error.to_string())?;
+            let errors = elements.iter().zip(result).map(|(element, result)| (element - result).abs());
             *granted = 4.0 * errors.fold(0.0, f64::max);
         }
         Ok(self)

@@ -61,7 +61,9 @@ fn failed_array() -> Result<Array, String> {
     // A kernel can fail on the CPU alone.
     let _cpu = DeviceFallback::Cpu.scope();
     let failing = Tripwire(Arc::new(AtomicBool::new(true)));
-    kernel::apply(failing, &[Array::from_slice(&[1f32, 2.0], &[2])]).map(|mut made| made.swap_remove(0)).map_err(text)
+    kernel::apply(failing, &[Array::from_slice(&[1f32, 2.0], &[2])])
+        .map(|mut results| results.swap_remove(0))
+        .map_err(text)
 }
 
 fn kernel_fails(product: &Call) -> Result<(), String> {
@@ -124,12 +126,12 @@ fn read_twice(subject: &Subject, shapes: &Shapes) -> Result<(), String> {
     let x = mlx_rs::ops::select(x.eq(x.max(None).map_err(text)?).map_err(text)?, nan, &x).map_err(text)?;
     let Ok(value) = subject.make(&x) else { return Ok(()) };
     let _allow = Policy::Allow.scope();
-    let made = value.dense().map_err(text)?;
-    if made.eval().is_ok() {
+    let dense_array = value.dense().map_err(text)?;
+    if dense_array.eval().is_ok() {
         return Err("it is not refused".to_owned());
     }
     // The same array, and one that is made of the same children.
-    for (which, again) in [("the same array", Ok(made)), ("a second one", value.dense())] {
+    for (which, again) in [("the same array", Ok(dense_array)), ("a second one", value.dense())] {
         let read = again
             .map_err(text)
             .and_then(|again| again.eval().map_err(text).and_then(|()| floats(&again).map_err(text)));

@@ -169,11 +169,11 @@ impl<'a> Scene<'a> {
         let _allow = Policy::Allow.scope();
         let arguments = self.arguments(function)?;
         let plain = |arrays: &[Array]| gradient(&|arrays| Ok(function.run(arrays)?), argnums, arrays);
-        let own = plain(&arguments).map_err(text)?;
-        let exact = Exact::compute(plain, &arguments)?.granting(&own)?;
-        let mut given = arguments;
-        given[0] = self.master.clone();
-        exact.near(&gradient(found, argnums, &given).map_err(text)?)
+        let on_dense = plain(&arguments).map_err(text)?;
+        let exact = Exact::compute(plain, &arguments)?.granting(&on_dense)?;
+        let mut with_master = arguments;
+        with_master[0] = self.master.clone();
+        exact.near(&gradient(found, argnums, &with_master).map_err(text)?)
     }
 }
 

@@ -23,14 +23,14 @@ pub fn handlers(subject: &Subject) -> Report {
     let mut report = Report::new(format!("handlers of {}", subject.name()));
     let Some(shapes) = report.shapes(subject) else { return report };
     let plain = Case::plain(&shapes);
-    let own = Primitives::new(subject, &plain);
+    let primitives = Primitives::new(subject, &plain);
     let full = Sweep::current() == Sweep::Full;
     if !full {
         // Each fused kernel costs a run of the C++ compiler, of which a hundred subjects would need thousands.
         compile::disable_fusion();
     }
     for (primitive, generator) in generators() {
-        let named = own.name(primitive);
+        let named = primitives.name(primitive);
         let first = Depth { compiled: named, transformed: true };
         let drawn = Depth { compiled: full, transformed: full };
         for call in calls_in(subject, generator, &plain) {
@@ -61,20 +61,20 @@ impl Primitives {
     pub(crate) fn new(subject: &Subject, plain: &Case) -> Self {
         let ty = subject.normal(&plain.aval, plain.seed).as_ref().and_then(type_of);
         let registry = Registry::global();
-        let own =
+        let taking =
             || registry.handlers().iter().filter(|handler| ty.is_some_and(|ty| names(handler.signature.operands, ty)));
         Self {
-            some: own()
+            some: taking()
                 .map(|handler| handler.signature.primitive)
-                .filter(|own| *own != PrimitivePattern::Any)
+                .filter(|pattern| *pattern != PrimitivePattern::Any)
                 .collect(),
-            any: own().any(|handler| handler.signature.primitive == PrimitivePattern::Any),
+            any: taking().any(|handler| handler.signature.primitive == PrimitivePattern::Any),
         }
     }
 
     /// Whether a handler names the primitive or its class.
     pub(crate) fn name(&self, primitive: &str) -> bool {
-        self.some.iter().any(|own| own.matches(primitive))
+        self.some.iter().any(|pattern| pattern.matches(primitive))
     }
 }
 

@@ -285,18 +285,18 @@ impl Structure {
     /// The float leaves that are operands themselves.
     pub(crate) fn float_operands(&self) -> Vec<i32> {
         let mut at = 0;
-        let mut found = Vec::new();
+        let mut argnums = Vec::new();
         for operand in &*self.operands {
-            let mut own = Vec::new();
-            flatten(operand, &mut own);
+            let mut leaves = Vec::new();
+            flatten(operand, &mut leaves);
             if let Value::Dense(array) = operand
                 && array.dtype().is_float()
             {
-                found.push(at);
+                argnums.push(at);
             }
-            at += own.len() as i32;
+            at += leaves.len() as i32;
         }
-        found
+        argnums
     }
 
     /// The operands with other leaves.
@@ -356,18 +356,18 @@ pub(crate) fn gradient(
     };
     move |leaves| {
         let chosen: Vec<Array> = argnums.iter().map(|&leaf| leaves[leaf as usize].clone()).collect();
-        let gradients = grad(|given: Vec<Array>| loss(&with_chosen(leaves, &argnums, given))).call(chosen)?;
+        let gradients = grad(|chosen: Vec<Array>| loss(&with_chosen(leaves, &argnums, chosen))).call(chosen)?;
         Ok(gradients.iter().map(|gradient| gradient.array().cloned()).collect::<Result<_>>()?)
     }
 }
 
 /// The leaves with others at the chosen places.
-fn with_chosen(leaves: &[Array], chosen: &[i32], given: Vec<Array>) -> Vec<Array> {
-    let mut all = leaves.to_vec();
-    for (&leaf, array) in chosen.iter().zip(given) {
-        all[leaf as usize] = array;
+fn with_chosen(leaves: &[Array], chosen: &[i32], others: Vec<Array>) -> Vec<Array> {
+    let mut leaves = leaves.to_vec();
+    for (&leaf, array) in chosen.iter().zip(others) {
+        leaves[leaf as usize] = array;
     }
-    all
+    leaves
 }
 
 mod transformed;

@@ -34,14 +34,14 @@ pub fn pairs(first: &Subject, subjects: &[Subject]) -> Report {
 /// The calls of two subjects, of the first shapes that fit both.
 pub(crate) fn pair_calls(first: &Subject, second: &Subject) -> Vec<Call> {
     let shapes: [&[i32]; 6] = [&[32, 32], &[64, 64], &[128, 128], &[2, 32, 32], &[2, 64, 64], &[64]];
-    let made = |subject: &Subject, shape: &[i32], seed| subject.normal(&Aval::new(shape, Dtype::Float32), seed);
-    let common = shapes.iter().find_map(|shape| Some((made(first, shape, 1)?, made(second, shape, 2)?)));
+    let normal = |subject: &Subject, shape: &[i32], seed| subject.normal(&Aval::new(shape, Dtype::Float32), seed);
+    let common = shapes.iter().find_map(|shape| Some((normal(first, shape, 1)?, normal(second, shape, 2)?)));
     let apart = || {
         // A matrix and a stack of matrices of the same extents.
-        let mut all = shapes.iter().flat_map(|one| shapes.iter().map(move |other| (one, other)));
-        all.find_map(|(one, other)| {
+        let mut pairs = shapes.iter().flat_map(|one| shapes.iter().map(move |other| (one, other)));
+        pairs.find_map(|(one, other)| {
             let fit = one.last() == other.last() && one.len() > 1 && other.len() > 1;
-            if fit { Some((made(first, one, 1)?, made(second, other, 2)?)) } else { None }
+            if fit { Some((normal(first, one, 1)?, normal(second, other, 2)?)) } else { None }
         })
     };
     let Some((a, b)) = common.or_else(apart) else { return Vec::new() };

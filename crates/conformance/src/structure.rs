@@ -149,14 +149,14 @@ fn on_another_thread(array: &dyn ImplicitArray, _: &Aval) -> Result<(), String> 
     transforms::eval(&Structure::from_operands(slice::from_ref(&value)).leaves).map_err(text)?;
     let expected = dense(&value)?;
     let sent = clone_box(array);
-    let made = std::thread::spawn(move || {
-        let made = dense(&sent.into())?;
+    let thread = std::thread::spawn(move || {
+        let found = dense(&sent.into())?;
         // What the thread made stays on it, but for what is evaluated.
-        made.eval().map_err(text)?;
-        Ok::<_, String>(made)
+        found.eval().map_err(text)?;
+        Ok::<_, String>(found)
     });
-    let made = made.join().map_err(|_| "panicked on another thread".to_owned())??;
-    bits_equal(&made, &expected)
+    let found = thread.join().map_err(|_| "panicked on another thread".to_owned())??;
+    bits_equal(&found, &expected)
 }
 
 /// Equal static fields both ways, equal hashes, the same bits.

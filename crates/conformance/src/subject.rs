@@ -229,9 +229,9 @@ pub(crate) fn implicit(value: &Value) -> Option<&dyn ImplicitArray> {
 
 /// Normal numbers of a seed, ready.
 pub(crate) fn normal(seed: u64, shape: &[i32], dtype: Dtype) -> Array {
-    let made = random::key(seed)
+    let array = random::key(seed)
         .and_then(|key| random::normal::<f32>(shape, None, None, Some(&key)))
         .and_then(|array| array.as_dtype(dtype))
         .and_then(|array| array.eval().map(|()| array));
-    made.expect("normal numbers of any shape")
+    array.expect("normal numbers of any shape")
 }

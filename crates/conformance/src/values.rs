@@ -86,27 +86,27 @@ fn finite(subject: &Subject, x: &Array) -> Result<(), String> {
     let numbers = floats(x).map_err(text)?;
     let largest = f64::from(numbers.iter().fold(0f32, |most, x| most.max(x.abs())));
     let overflows = subject.overflows.is_some_and(|from| largest > from);
-    let made = match dense(&value) {
+    let decoded = match dense(&value) {
         Err(_) if overflows => return Ok(()),
-        made => made?,
+        decoded => decoded?,
     };
-    let (aval, expected) = (Aval::from(&made), Aval::from(x));
+    let (aval, expected) = (Aval::from(&decoded), Aval::from(x));
     if aval != expected {
         return Err(format!("it is {aval}, expected {expected}"));
     }
-    let (made, x) = (floats(&made).map_err(text)?, numbers);
+    let (decoded, x) = (floats(&decoded).map_err(text)?, numbers);
     // Scales, and what they scale, are rounded to the dtype once each.
     let rounding = match expected.dtype {
         Dtype::Bfloat16 => 2f64.powi(-7),
         Dtype::Float16 => 2f64.powi(-10),
         _ => 2f64.powi(-22),
     };
-    let overflown = |made: f32| overflows && !made.is_finite();
-    for (i, (&made, &x)) in made.iter().zip(&x).enumerate() {
-        let error = (f64::from(made) - f64::from(x)).abs();
+    let overflown = |decoded: f32| overflows && !decoded.is_finite();
+    for (i, (&decoded, &x)) in decoded.iter().zip(&x).enumerate() {
+        let error = (f64::from(decoded) - f64::from(x)).abs();
         let near = subject.bound.is_none_or(|bound| error <= (bound + rounding) * largest + subject.floor);
-        let zero = x != 0.0 || made == 0.0 || !subject.exact_zero;
-        if overflown(made) || made.is_finite() && (subject.ignores_values || near && zero) {
+        let zero = x != 0.0 || decoded == 0.0 || !subject.exact_zero;
+        if overflown(decoded) || decoded.is_finite() && (subject.ignores_values || near && zero) {
             continue;
         }
         let expected = match subject.bound {
@@ -126,16 +126,16 @@ fn non_finite(subject: &Subject, x: &Array) -> Result<(), String> {
     if subject.ignores_values {
         return finite(subject, x);
     }
-    let made = subject.make(x).map_err(text).and_then(|value| dense(&value));
-    let Ok(made) = made else { return Ok(()) };
+    let decoded = subject.make(x).map_err(text).and_then(|value| dense(&value));
+    let Ok(decoded) = decoded else { return Ok(()) };
     // What a GPU encodes cannot fail.
     if subject.refuses_non_finite && !is_gpu() {
         return Err("it is not refused".to_owned());
     }
-    for (i, (made, x)) in floats(&made).map_err(text)?.iter().zip(floats(x).map_err(text)?).enumerate() {
+    for (i, (decoded, x)) in floats(&decoded).map_err(text)?.iter().zip(floats(x).map_err(text)?).enumerate() {
         #[allow(clippy::float_cmp, reason = "equal infinities")]
-        if !x.is_finite() && !made.is_nan() && *made != x {
-            return Err(format!("element {i} is {made:e}, made of {x}, expected {x}, a NaN or a refusal"));
+        if !x.is_finite() && !decoded.is_nan() && *decoded != x {
+            return Err(format!("element {i} is {decoded:e}, made of {x}, expected {x}, a NaN or a refusal"));
         }
     }
     Ok(())
@@ -159,8 +159,8 @@ fn refused_or_kept(subject: &Subject, shape: &[i32], dtype: Dtype) -> Result<(),
 fn around(subject: &Subject, shapes: &Shapes, threshold: f32) -> Result<(), String> {
     let near = [threshold.next_down(), threshold, threshold.next_up()];
     let x = filled(&shapes.plain(), |i| if i == 0 { 1.0 } else { near.get(i - 1).copied().unwrap_or(0.0) });
-    let made = floats(&dense(&subject.make(&x).map_err(text)?)?).map_err(text)?;
-    let (below, at, above) = (made[1], made[2], made[3]);
+    let decoded = floats(&dense(&subject.make(&x).map_err(text)?)?).map_err(text)?;
+    let (below, at, above) = (decoded[1], decoded[2], decoded[3]);
     #[allow(clippy::float_cmp, reason = "a code decodes to one number")]
     if below < above && (at == below || at == above) {
         return Ok(());

@@ -88,7 +88,7 @@ impl Oracle {
         };
         let plain = plain().map_err(|error| error.to_string())?;
         let expected = under(Policy::Allow, "dense vmap", || map(&plain))?;
-        let each = under(Policy::Allow, "dense", || {
+        let stacked = under(Policy::Allow, "dense", || {
             let of = |values: &Vec<Value>| f(values.iter().map(densified).collect::<Result<_>>()?);
             let [first, second] = [of(&plain[0])?, of(&plain[1])?];
             first
@@ -97,9 +97,9 @@ impl Oracle {
                 .map(|(first, second)| ops::stack(&[first, second], 0))
                 .collect::<Result<Vec<_>, _>>()
         })?;
-        self.all("dense mapped output", &expected, &each)?;
+        self.all("dense mapped output", &expected, &stacked)?;
         let found = under(self.policy, "vmap", || map(&examples))?;
-        self.all("mapped output", &found, &each).map(drop)
+        self.all("mapped output", &found, &stacked).map(drop)
     }
 }
 
@@ -127,9 +127,9 @@ fn derivative(f: &OnLeaves, leaves: &[Array], chosen: &[i32]) -> Result<Vec<Arra
     let primals: Vec<Array> = chosen.iter().map(|&leaf| leaves[leaf as usize].clone()).collect();
     let directions =
         primals.iter().zip(chosen).map(|(primal, &leaf)| direction(primal, leaf)).collect::<Result<Vec<_>, _>>()?;
-    let function = |given: Vec<Array>| -> Result<Vec<Array>> {
-        let all = with_chosen(leaves, chosen, given);
-        Ok(f(&all)?.into_iter().filter(|output| output.dtype().is_float()).collect())
+    let function = |replaced: Vec<Array>| -> Result<Vec<Array>> {
+        let leaves = with_chosen(leaves, chosen, replaced);
+        Ok(f(&leaves)?.into_iter().filter(|output| output.dtype().is_float()).collect())
     };
     let directions: Vec<Gradient> = directions.into_iter().map(Gradient::Dense).collect();
     let (_, changes) = jvp(&primals, directions, function)?;

@@ -39,9 +39,9 @@ impl Scene<'_> {
         let eager = [self.eager(0, false)?, self.eager(1, false)?];
         let off = self.compiled(Passes::Off, &SALTS)?;
         let Ok(results) = &eager[0] else {
-            let all = self.compiled(Passes::All, &SALTS)?;
+            let compiled = self.compiled(Passes::All, &SALTS)?;
             Self::each("compiled without passes", &off, &eager, |_, _, _| Ok(()))?;
-            return Self::each("compiled", &all, &eager, |_, _, _| Ok(()));
+            return Self::each("compiled", &compiled, &eager, |_, _, _| Ok(()));
         };
         let erred = self.erred()?;
         let near = |least| Granted { least, units: 8.0, rounded_zeros: false };
@@ -57,8 +57,8 @@ impl Scene<'_> {
         let alone = alone.map(|name| Passes::Only(vec![name.to_owned()]));
         for passes in alone.chain([Passes::All]) {
             let name = format!("with {passes:?}");
-            let made = self.compiled(passes, &SALTS)?;
-            Self::each(&name, &made, &off, |found, expected, salt| {
+            let outcomes = self.compiled(passes, &SALTS)?;
+            Self::each(&name, &outcomes, &off, |found, expected, salt| {
                 erred.near(salt, found, expected, near(Class::Exact))
             })?;
         }
@@ -91,25 +91,25 @@ impl Scene<'_> {
     /// The inputs of a role, made anew.
     pub(super) fn inputs(&self, captured: bool, salt: u64) -> Result<Vec<Value>, String> {
         let inputs = self.program.inputs.iter().filter(|input| (input.role == Role::Captured) == captured);
-        let mut all: Vec<Value> = Vec::new();
+        let mut values: Vec<Value> = Vec::new();
         let mut before: Option<&Input> = None;
         for input in inputs {
             let like = before.is_some_and(|before| before.aval == input.aval && before.subject == input.subject);
             before = Some(input);
             if input.state == State::Shared
                 && like
-                && let Some(shared) = all.last().cloned()
+                && let Some(shared) = values.last().cloned()
             {
-                all.push(shared);
+                values.push(shared);
                 continue;
             }
             let array = input.array(salt).map_err(|error| error.to_string())?;
-            all.push(match &input.subject {
-                Some(kind) => kind::made(kind, self.subjects, &array)?,
+            values.push(match &input.subject {
+                Some(kind) => kind::build(kind, self.subjects, &array)?,
                 None => array.into(),
             });
         }
-        Ok(all)
+        Ok(values)
     }
 
     pub(super) fn function(&self, plain: bool) -> Result<Function, String> {
@@ -118,9 +118,9 @@ impl Scene<'_> {
 
     /// Run as it is; `plain` without the transforms that plain code can stand for.
     pub(super) fn eager(&self, salt: u64, plain: bool) -> Result<Outcome, String> {
-        let given = self.inputs(false, salt)?;
+        let arguments = self.inputs(false, salt)?;
         let f = self.function(plain)?;
-        untouched(&given, || evaluated(called(&f, &given)))
+        untouched(&arguments, || evaluated(called(&f, &arguments)))
     }
 
     /// Compiled once and called for each salt.
@@ -129,14 +129,14 @@ impl Scene<'_> {
         salts
             .iter()
             .map(|&salt| {
-                let given = self.inputs(false, salt)?;
+                let arguments = self.inputs(false, salt)?;
                 if salt == 1 {
-                    let results = compiled(&given);
+                    let results = compiled(&arguments);
                     // Buffers that nobody holds any more are written into.
-                    drop(given);
+                    drop(arguments);
                     return Ok(evaluated(results));
                 }
-                untouched(&given, || evaluated(compiled(&given)))
+                untouched(&arguments, || evaluated(compiled(&arguments)))
             })
             .collect()
     }
@@ -150,10 +150,10 @@ impl Scene<'_> {
         for (call, scene) in [self, &other, self].into_iter().enumerate() {
             let f = self.function(false)?;
             let expected = evaluated(called(&f, &scene.inputs(false, 0)?));
-            let made = compiled(&scene.inputs(false, 0)?);
-            match (evaluated(made), expected) {
-                (Ok(made), Ok(expected)) if exact => same(&made, &expected),
-                (Ok(made), Ok(expected)) => avals(&made, &expected),
+            let results = compiled(&scene.inputs(false, 0)?);
+            match (evaluated(results), expected) {
+                (Ok(results), Ok(expected)) if exact => same(&results, &expected),
+                (Ok(results), Ok(expected)) => avals(&results, &expected),
                 (Err(_), Err(_)) => Ok(()),
                 (Ok(_), Err(error)) => Err(format!("eager fails: {error}")),
                 (Err(error), Ok(_)) => Err(format!("eager does not fail: {error}")),
@@ -195,10 +195,10 @@ impl Scene<'_> {
         };
         let body = self.program.body(dense_ones(self.inputs(true, 0)?)?, Failing::default());
         let f = self.program.function(body, false);
-        let given = dense_ones(self.inputs(false, 0)?)?;
-        let Ok(expected) = evaluated(called(&f, &given)) else { return Ok(()) };
+        let arguments = dense_ones(self.inputs(false, 0)?)?;
+        let Ok(expected) = evaluated(called(&f, &arguments)) else { return Ok(()) };
         let erred =
-            Erred::of(Box::new(|| Ok(vec![evaluated(compiling(f.clone(), options(only_perturbed()))(&given))])))?;
+            Erred::of(Box::new(|| Ok(vec![evaluated(compiling(f.clone(), options(only_perturbed()))(&arguments))])))?;
         erred
             .near(0, results, &expected, Granted { least: Class::Near, units: 256.0, rounded_zeros: true })
             .map_err(|what| format!("with dense arrays in the place of implicit ones: {what}"))
@@ -214,20 +214,20 @@ impl Scene<'_> {
         let held = self.inputs(true, 0)?;
         let roles: Vec<Role> =
             self.program.inputs.iter().map(|input| input.role).filter(|&role| role != Role::Captured).collect();
-        let given = dense(&self.inputs(false, 0)?).map_err(text)?;
+        let values = dense(&self.inputs(false, 0)?).map_err(text)?;
         let of = |state: bool| -> Vec<Array> {
-            let chosen = given.iter().zip(&roles).filter(|(_, role)| (**role == Role::State) == state);
+            let chosen = values.iter().zip(&roles).filter(|(_, role)| (**role == Role::State) == state);
             chosen.map(|(array, _)| array.clone()).collect()
         };
         let (first, arguments) = (of(true), of(false));
         let f = self.program.function(self.program.body(held, failing.clone()), false);
         let step = move |state: &mut Vec<Array>, arguments: Vec<Array>| -> Result<Vec<Array>> {
             let (mut of_state, mut others) = (state.iter(), arguments.iter());
-            let given = roles.iter().filter_map(|role| {
+            let inputs = roles.iter().filter_map(|role| {
                 let from = if *role == Role::State { &mut of_state } else { &mut others };
                 from.next().cloned()
             });
-            let results = f(given.collect())?;
+            let results = f(inputs.collect())?;
             for (at, array) in state.iter_mut().enumerate() {
                 if let Some(result) = results.get(at % results.len().max(1))
                     && result.size() > 0
@@ -267,21 +267,21 @@ impl Scene<'_> {
                     return Err("with a state: after an error it is not what it was".to_owned());
                 }
             }
-            let made = compiled.call(&mut state, &values).and_then(|made| dense(&made));
-            let made = evaluated(made).map_err(|what| format!("with a state, call {call}: {what}"))?;
+            let found = compiled.call(&mut state, &values).and_then(|found| dense(&found));
+            let found = evaluated(found).map_err(|what| format!("with a state, call {call}: {what}"))?;
             let now =
                 evaluated(Ok(state.clone())).map_err(|what| format!("with a state, after call {call}: {what}"))?;
             if exact {
-                same(&made, results).map_err(|what| format!("with a state, call {call}: {what}"))?;
+                same(&found, results).map_err(|what| format!("with a state, call {call}: {what}"))?;
                 same(&now, next).map_err(|what| format!("with a state, after call {call}: {what}"))?;
             } else {
-                avals(&made, results).and_then(|()| avals(&now, next))?;
+                avals(&found, results).and_then(|()| avals(&now, next))?;
             }
         }
         // A state that somebody holds stays; one that nobody else holds may be written over, and becomes the same.
         let mut run = |state: &mut Vec<Array>| -> Outcome {
-            let made = evaluated(compiled.call(state, &values).and_then(|made| dense(&made)))?;
-            Ok([made, evaluated(Ok(state.clone()))?].concat())
+            let found = evaluated(compiled.call(state, &values).and_then(|found| dense(&found)))?;
+            Ok([found, evaluated(Ok(state.clone()))?].concat())
         };
         let held = copied(&first)?;
         let beside = untouched(&held.iter().map(Value::from).collect::<Vec<_>>(), || run(&mut held.clone()))??;
@@ -310,12 +310,12 @@ impl Scene<'_> {
         for (call, trips) in [false, true, false].into_iter().enumerate() {
             wire.store(trips, Ordering::Relaxed);
             let eager = if trips { on() } else { expected.clone() };
-            let made = compiled(&self.inputs(false, 0)?);
+            let found = compiled(&self.inputs(false, 0)?);
             let place =
                 |what| format!("with a node that {}, call {call}: {what}", if trips { "fails" } else { "failed" });
-            match (evaluated(made), eager) {
+            match (evaluated(found), eager) {
                 // A compiled function may need less than the eager one: what it gives then is what it gave.
-                (Ok(made), _) => same(&made, first.get_or_insert_with(|| made.clone())).map_err(place)?,
+                (Ok(found), _) => same(&found, first.get_or_insert_with(|| found.clone())).map_err(place)?,
                 (Err(_), Err(_)) => {}
                 // What no failed node is needed for is computed with the rest.
                 (Err(_), Ok(_)) if trips => {}
@@ -340,15 +340,15 @@ pub(super) fn options(passes: Passes) -> CompileOptions {
 /// The function compiled: what a call of it gives. Its caller evaluates that, while it holds the inputs or once it does not.
 pub(super) fn compiling(f: Function, options: CompileOptions) -> impl FnMut(&[Value]) -> Result<Vec<Array>> {
     let mut compiled = compile_with(options, move |args: Vec<Array>| f(args));
-    move |given| compiled.call(given).and_then(|results| dense(&results))
+    move |arguments| compiled.call(arguments).and_then(|results| dense(&results))
 }
 
-pub(super) fn called(f: &Function, given: &[Value]) -> Result<Vec<Array>> {
+pub(super) fn called(f: &Function, arguments: &[Value]) -> Result<Vec<Array>> {
     let f = f.clone();
-    if given.iter().all(|value| !value.is_implicit()) {
-        return f(dense(given)?);
+    if arguments.iter().all(|value| !value.is_implicit()) {
+        return f(dense(arguments)?);
     }
-    dense(&implicit(given.to_vec(), move |args: Vec<Array>| f(args))?)
+    dense(&implicit(arguments.to_vec(), move |args: Vec<Array>| f(args))?)
 }
 
 pub(super) fn evaluated(results: Result<Vec<Array>>) -> Outcome {
@@ -363,28 +363,28 @@ fn copied(arrays: &[Array]) -> Outcome {
 /// the call leaves is right or an error, and the next call gives what the first one gave.
 fn tripped_with_state(step: Step, first: &[Array], arguments: &[Value]) -> Result<(), String> {
     let wire = Arc::new(AtomicBool::new(false));
-    let own = wire.clone();
+    let tripped_by = wire.clone();
     let wired = move |state: &mut Vec<Array>, arguments: Vec<Array>| -> Result<Vec<Array>> {
         let results = step(state, arguments)?;
         if let Some(last) = state.last_mut() {
-            *last = kernel::apply(Tripwire(own.clone()), std::slice::from_ref(&*last))?.swap_remove(0);
+            *last = kernel::apply(Tripwire(tripped_by.clone()), std::slice::from_ref(&*last))?.swap_remove(0);
         }
         Ok(results)
     };
     let mut compiled = compile_with_state(options(Passes::All), wired);
     let mut run = |state: &mut Vec<Array>| -> Outcome {
-        let made = compiled.call(state, arguments).and_then(|made| dense(&made)).map_err(text)?;
-        Ok([&made[..], &state[..]].concat())
+        let results = compiled.call(state, arguments).and_then(|results| dense(&results)).map_err(text)?;
+        Ok([&results[..], &state[..]].concat())
     };
     let expected = evaluated(Ok(run(&mut copied(first)?)?))?;
     wire.store(true, Ordering::Relaxed);
     let held = copied(first)?;
     for mut state in [held.clone(), copied(first)?] {
-        let left = untouched(&held.iter().map(Value::from).collect::<Vec<_>>(), || match run(&mut state) {
-            Ok(left) => right_or_failed(&left, &expected),
+        let checked = untouched(&held.iter().map(Value::from).collect::<Vec<_>>(), || match run(&mut state) {
+            Ok(results) => right_or_failed(&results, &expected),
             Err(_) => same(&state, first),
         });
-        left??;
+        checked??;
     }
     wire.store(false, Ordering::Relaxed);
     same(&evaluated(Ok(run(&mut held.clone())?))?, &expected)

@@ -308,14 +308,16 @@ impl Drawing {
         }
         let floats: Vec<usize> = (0..templates.len()).filter(|&at| templates[at].dtype().is_float()).collect();
         // Indices and windows stay within what has the rank of the row's own operand and at least its extents.
-        let covers = |own: &[i32]| own.len() == shape.len() && own.iter().zip(&shape).all(|(own, given)| own <= given);
+        let covers = |extents: &[i32]| {
+            extents.len() == shape.len() && extents.iter().zip(&shape).all(|(least, extent)| least <= extent)
+        };
         (0..TRIES).find_map(|_| {
             let mut operands = self.operands(rng, op, &templates, main);
             let place = rng.pick_one(&floats)?;
-            let own = templates[place].shape();
+            let extents = templates[place].shape();
             let fitted = is_fitted(op, &templates);
-            let whole = !fitted || !starts(op, &REACH) && covers(own);
-            operands[place] = if whole { Operand::Value(value) } else { Operand::Fitted(value, own.to_vec()) };
+            let whole = !fitted || !starts(op, &REACH) && covers(extents);
+            operands[place] = if whole { Operand::Value(value) } else { Operand::Fitted(value, extents.to_vec()) };
             for &other in floats.iter().filter(|&&other| !fitted && other != place) {
                 let beside = self.one_of(rng, |array| array.dtype().is_inexact() && array.size() > 0)?;
                 let as_it_is = rng.percent(40);

@@ -12,18 +12,19 @@ use crate::structure;
 use crate::subject::{Subject, implicit};
 
 /// The implicit array of a kind that stands for `x`, where its subjects do not ignore values.
-pub(super) fn made(kind: &str, subjects: &[Subject], x: &Array) -> Result<Value, String> {
-    let (own, inner) = kind.split_once('/').map_or((kind, None), |(own, inner)| (own, Some(inner)));
-    let subject = subjects.iter().find(|subject| subject.name() == own);
-    let subject = subject.ok_or_else(|| format!("no subject `{own}`"))?;
-    let value = subject.stand_in(x).ok_or_else(|| format!("{own} does not stand for {}", Aval::from(x)))?;
+pub(super) fn build(kind: &str, subjects: &[Subject], x: &Array) -> Result<Value, String> {
+    let (subject_name, inner) =
+        kind.split_once('/').map_or((kind, None), |(subject_name, inner)| (subject_name, Some(inner)));
+    let subject = subjects.iter().find(|subject| subject.name() == subject_name);
+    let subject = subject.ok_or_else(|| format!("no subject `{subject_name}`"))?;
+    let value = subject.stand_in(x).ok_or_else(|| format!("{subject_name} does not stand for {}", Aval::from(x)))?;
     let Some(inner) = inner else { return Ok(value) };
     let (child, kind) = inner.split_once(':').ok_or_else(|| format!("`{inner}` names no child"))?;
-    let array = implicit(&value).ok_or_else(|| format!("{own} is dense"))?;
+    let array = implicit(&value).ok_or_else(|| format!("{subject_name} is dense"))?;
     let mut children = array.children();
     let place = children.iter().position(|(name, _)| name.to_string() == child);
     let place = place.ok_or_else(|| format!("{value} has no child `{child}`"))?;
-    children[place].1 = made(kind, subjects, &call::dense(&children[place].1)?)?;
+    children[place].1 = build(kind, subjects, &call::dense(&children[place].1)?)?;
     let children = children.into_iter().map(|(_, child)| child).collect();
     Ok(array.with_children(children).map_err(text)?.into())
 }
@@ -63,6 +64,6 @@ fn replaceable(array: &dyn ImplicitArray) -> Vec<(String, Aval)> {
 
 /// Whether the array of a kind is one that its type takes from a file, where everything is checked.
 fn is_valid(kind: &str, subjects: &[Subject], outer: &Value) -> bool {
-    let made = call::dense(outer).and_then(|dense| made(kind, subjects, &dense));
-    made.is_ok_and(|made| implicit(&made).is_some_and(structure::reloads))
+    let value = call::dense(outer).and_then(|dense| build(kind, subjects, &dense));
+    value.is_ok_and(|value| implicit(&value).is_some_and(structure::reloads))
 }

@@ -93,9 +93,9 @@ impl Scene<'_> {
 
     /// Compiled with all passes and called twice with the implicit arguments as a state, which the function leaves alone.
     fn with_an_implicit_state(&self) -> Result<Vec<Outcome>, String> {
-        let given = self.inputs(false, 0)?;
-        let implicit: Vec<bool> = given.iter().map(Value::is_implicit).collect();
-        let (mut state, arguments): (Vec<Value>, Vec<Value>) = given.into_iter().partition(Value::is_implicit);
+        let inputs = self.inputs(false, 0)?;
+        let implicit: Vec<bool> = inputs.iter().map(Value::is_implicit).collect();
+        let (mut state, arguments): (Vec<Value>, Vec<Value>) = inputs.into_iter().partition(Value::is_implicit);
         if state.is_empty() {
             return Ok(Vec::new());
         }
@@ -109,8 +109,8 @@ impl Scene<'_> {
         let mut compiled = compile_with_state(options(Passes::All), step);
         let mut outcomes = Vec::new();
         for _ in 0..2 {
-            let made = compiled.call(&mut state, &arguments);
-            outcomes.push(evaluated(made.and_then(|results| dense(&results))));
+            let results = compiled.call(&mut state, &arguments);
+            outcomes.push(evaluated(results.and_then(|results| dense(&results))));
         }
         for (state, before) in state.iter().zip(&before) {
             bits_equal(&call::dense(state)?, before).map_err(|what| format!("a state that was left alone: {what}"))?;
@@ -138,7 +138,7 @@ impl Scene<'_> {
         let Ok(expected) = expected else { return Ok(()) };
         let options = CompileOptions { shapeless: true, ..options(Passes::All) };
         let mut compiled = compiling(self.function(false)?, options);
-        let mut run = |given: Vec<Value>| evaluated(compiled(&given));
+        let mut run = |arguments: Vec<Value>| evaluated(compiled(&arguments));
         let near = |found: Outcome| match found {
             Ok(found) => erred.near(0, &found, expected, GRANTED).map_err(|what| format!("without shapes: {what}")),
             Err(_) => Ok(()),

@@ -69,10 +69,10 @@ fn run(graph: &mut Graph) -> Result<usize> {
         let worst = nodes.operands(node).flatten().map(|slot| classes[slot.index()]).max().unwrap_or(Class::Exact);
         for slot in nodes.results(node) {
             let result = nodes.current(slot)?;
-            let own = own_class(nodes.name(node), worst, result.dtype());
-            classes[slot.index()] = worst.max(own);
+            let class = own_class(nodes.name(node), worst, result.dtype());
+            classes[slot.index()] = worst.max(class);
             slots.insert(array_id(&result), slot);
-            if own == Class::Near {
+            if class == Class::Near {
                 erring.push((node, slot));
             }
         }

@@ -42,16 +42,16 @@ fn positive(x: &Array) -> Result<Array> {
 /// The elements in order, from the first again after the last, in another shape.
 pub(crate) fn fitted(x: &Array, shape: &[i32]) -> Result<Array> {
     let size: i32 = shape.iter().product();
-    let own = x.size() as i32;
-    if own == size {
+    let elements = x.size() as i32;
+    if elements == size {
         return Ok(x.reshape(shape)?);
     }
-    if own == 0 {
+    if elements == 0 {
         return Err(Error::invalid("an array without elements fits no other shape", "choose another operand"));
     }
     let mut flat = x.reshape(&[-1])?;
-    if own < size {
-        flat = ops::broadcast_to(&flat, &[(size + own - 1) / own, own])?.reshape(&[-1])?;
+    if elements < size {
+        flat = ops::broadcast_to(&flat, &[(size + elements - 1) / elements, elements])?.reshape(&[-1])?;
     }
     Ok(flat.try_index(..size)?.reshape(shape)?)
 }
@@ -64,22 +64,24 @@ impl Program {
     pub(crate) fn body(&self, held: Vec<Value>, failing: Failing) -> Function {
         let program = self.clone();
         Rc::new(move |arguments: Vec<Array>| {
-            let given = arguments.len();
+            let argument_count = arguments.len();
             let implicit = held.iter().any(Value::is_implicit);
             if !implicit {
                 return program.on(&arguments, &dense(&held)?, &failing);
             }
-            let all: Vec<Value> = arguments.into_iter().map(Value::from).chain(held.iter().cloned()).collect();
-            dense(&intercept(&all, |arrays| program.on(&arrays[..given], &arrays[given..], &failing))?)
+            let operands: Vec<Value> = arguments.into_iter().map(Value::from).chain(held.iter().cloned()).collect();
+            dense(&intercept(&operands, |arrays| {
+                program.on(&arrays[..argument_count], &arrays[argument_count..], &failing)
+            })?)
         })
     }
 
     /// The results of the steps on arguments with the state, and on what is held.
-    fn on(&self, given: &[Array], held: &[Array], failing: &Cell<Option<usize>>) -> Result<Vec<Array>> {
-        let (mut given, mut held) = (given.iter(), held.iter());
+    fn on(&self, arguments: &[Array], held: &[Array], failing: &Cell<Option<usize>>) -> Result<Vec<Array>> {
+        let (mut arguments, mut held) = (arguments.iter(), held.iter());
         let mut values = Vec::with_capacity(self.values());
         for input in &self.inputs {
-            let next = if input.role == Role::Captured { held.next() } else { given.next() };
+            let next = if input.role == Role::Captured { held.next() } else { arguments.next() };
             values.push(next.ok_or_else(|| Error::invalid("an input is missing", "give each"))?.clone());
         }
         for (at, called) in self.steps.iter().enumerate() {
@@ -155,30 +157,30 @@ impl Around {
             (Self::Cond, false) => Rc::new(move |args| {
                 let Some(first) = args.first() else { return f(args) };
                 let holds = predicate(first)?;
-                let made: Vec<Value> =
+                let results: Vec<Value> =
                     cond(&holds, values(args), |args: Vec<Array>| f(args), |args: Vec<Array>| f(others(&args)?))?;
-                dense(&made)
+                dense(&results)
             }),
             (Self::Fori, false) => Rc::new(move |args| {
-                let made: Vec<Value> = fori_loop(0..2, values(args), |_, args: Vec<Array>| carried(&f, args))?;
-                dense(&made)
+                let results: Vec<Value> = fori_loop(0..2, values(args), |_, args: Vec<Array>| carried(&f, args))?;
+                dense(&results)
             }),
             (Self::Scan, false) => Rc::new(move |args| {
                 let Some((first, rest)) = args.split_first() else { return f(args) };
                 let rows: Value = scan_rows(first)?.into();
-                let step = |most: Array, row: Array| {
-                    let made = f([&[row][..], rest].concat())?;
-                    Ok::<_, Error>((running(&most, &made)?, made))
+                let step = |largest: Array, row: Array| {
+                    let results = f([&[row][..], rest].concat())?;
+                    Ok::<_, Error>((running(&largest, &results)?, results))
                 };
-                let (most, made): (Value, Vec<Value>) = scan(Array::from_f32(0.0), rows, None, step)?;
-                dense(&[vec![most], made].concat())
+                let (largest, results): (Value, Vec<Value>) = scan(Array::from_f32(0.0), rows, None, step)?;
+                dense(&[vec![largest], results].concat())
             }),
             (Self::Chunks, false) => Rc::new(move |args| {
                 let Some((first, rest)) = args.split_first() else { return f(args) };
                 let f = f.clone();
                 let chunk = move |rows: Array, rest: Vec<Array>| each_row(&rows, &rest, |args| f(args));
-                let made: Vec<Value> = map_chunks(scan_rows(first)?, values(rest.to_vec()), 2, chunk)?;
-                dense(&made)
+                let results: Vec<Value> = map_chunks(scan_rows(first)?, values(rest.to_vec()), 2, chunk)?;
+                dense(&results)
             }),
         }
     }
@@ -231,13 +233,13 @@ fn one_by_one(f: &Function, args: &[Array]) -> Result<Vec<Array>> {
     first.iter().zip(&second).map(|(a, b)| Ok(ops::stack(&[a, b], 0)?)).collect()
 }
 
-/// The arguments, the first of which holds what the function made.
+/// The arguments, the first of which holds the function's first result.
 fn carried(f: &Function, mut args: Vec<Array>) -> Result<Vec<Array>> {
-    let made = f(args.clone())?;
-    if let (Some(first), Some(made)) = (args.first_mut(), made.first())
-        && made.size() > 0
+    let results = f(args.clone())?;
+    if let (Some(first), Some(result)) = (args.first_mut(), results.first())
+        && result.size() > 0
     {
-        *first = fitted(made, first.shape())?.as_dtype(first.dtype())?;
+        *first = fitted(result, first.shape())?.as_dtype(first.dtype())?;
     }
     Ok(args)
 }
@@ -249,54 +251,54 @@ fn scan_rows(first: &Array) -> Result<Array> {
 }
 
 /// The largest number of all first results.
-fn running(most: &Array, made: &[Array]) -> Result<Array> {
-    match made.first() {
-        Some(made) if made.size() > 0 && !made.dtype().is_complex() => {
-            Ok(ops::maximum(most, made.as_dtype(Dtype::Float32)?.max(None)?)?)
+fn running(largest: &Array, results: &[Array]) -> Result<Array> {
+    match results.first() {
+        Some(first) if first.size() > 0 && !first.dtype().is_complex() => {
+            Ok(ops::maximum(largest, first.as_dtype(Dtype::Float32)?.max(None)?)?)
         }
-        _ => Ok(most.clone()),
+        _ => Ok(largest.clone()),
     }
 }
 
 fn scanned_plainly(f: &Function, args: &[Array]) -> Result<Vec<Array>> {
     let Some((first, rest)) = args.split_first() else { return f(args.to_vec()) };
-    let mut most = Array::from_f32(0.0);
-    let made = each_row(&scan_rows(first)?, rest, |args| {
-        let made = f(args)?;
-        most = running(&most, &made)?;
-        Ok(made)
+    let mut largest = Array::from_f32(0.0);
+    let results = each_row(&scan_rows(first)?, rest, |args| {
+        let results = f(args)?;
+        largest = running(&largest, &results)?;
+        Ok(results)
     })?;
-    Ok([vec![most], made].concat())
+    Ok([vec![largest], results].concat())
 }
 
 /// What a function makes of each row and the rest, as rows again.
 fn each_row(rows: &Array, rest: &[Array], mut f: impl FnMut(Vec<Array>) -> Result<Vec<Array>>) -> Result<Vec<Array>> {
-    let mut made: Vec<Vec<Array>> = Vec::new();
+    let mut by_result: Vec<Vec<Array>> = Vec::new();
     for row in 0..rows.dim(0) {
         let row = rows.take_axis(Array::from_int(row), 0)?;
         let results = f([&[row][..], rest].concat())?;
-        made.resize(results.len(), Vec::new());
-        made.iter_mut().zip(results).for_each(|(rows, result)| rows.push(result));
+        by_result.resize(results.len(), Vec::new());
+        by_result.iter_mut().zip(results).for_each(|(rows, result)| rows.push(result));
     }
-    made.iter().map(|rows| Ok(ops::stack(rows, 0)?)).collect()
+    by_result.iter().map(|rows| Ok(ops::stack(rows, 0)?)).collect()
 }
 
 /// The float results weighted and summed, the results, and the gradients of the sum.
 fn gradients(f: &Function, args: Vec<Array>) -> Result<Vec<Array>> {
     let loss = |args: Vec<Array>| -> Result<(Array, Vec<Array>)> {
-        let made = f(args)?;
-        let terms = made.iter().filter(|array| array.dtype().is_float()).map(weighted_sum);
+        let results = f(args)?;
+        let terms = results.iter().filter(|array| array.dtype().is_float()).map(weighted_sum);
         let terms = terms.collect::<Result<Vec<_>, _>>()?;
         let loss = match terms.len() {
             0 => Array::from_f32(0.0),
             _ => ops::sum(ops::stack(&terms, 0)?, None)?,
         };
-        Ok((loss, made))
+        Ok((loss, results))
     };
-    let ((loss, made), gradients): ((Value, Vec<Value>), Vec<Gradient>) =
+    let ((loss, results), gradients): ((Value, Vec<Value>), Vec<Gradient>) =
         value_and_grad_wrt(Wrt::All, loss).call(values(args))?;
     let gradients = gradients.iter().filter_map(|gradient| gradient.array().ok().cloned());
-    Ok(std::iter::once(loss.dense()?).chain(dense(&made)?).chain(gradients).collect())
+    Ok(std::iter::once(loss.dense()?).chain(dense(&results)?).chain(gradients).collect())
 }
 
 /// The results and their derivatives in one direction.
@@ -309,6 +311,6 @@ fn derivatives(f: &Function, args: Vec<Array>) -> Result<Vec<Array>> {
         Ok(Gradient::Dense(Array::from_slice(&steps, array.shape()).as_dtype(array.dtype())?))
     });
     let tangents = tangents.collect::<Result<Vec<_>>>()?;
-    let (made, changes): (Vec<Value>, Vec<Value>) = jvp(values(args), tangents, |args: Vec<Array>| f(args))?;
-    dense(&[made, changes].concat())
+    let (results, changes): (Vec<Value>, Vec<Value>) = jvp(values(args), tangents, |args: Vec<Array>| f(args))?;
+    dense(&[results, changes].concat())
 }

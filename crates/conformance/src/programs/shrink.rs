@@ -21,32 +21,32 @@ pub(crate) fn shrunk(mut program: Program, fails: &dyn Fn(&Program) -> bool) -> 
 }
 
 fn candidates(program: &Program) -> Vec<Program> {
-    let mut all = Vec::new();
+    let mut simpler = Vec::new();
     for at in 0..program.around.len() {
-        all.extend(changed(program, |program| {
+        simpler.extend(changed(program, |program| {
             program.around.remove(at);
         }));
     }
     if program.results.len() > 1 {
         for at in 0..program.results.len() {
-            all.extend(changed(program, |program| {
+            simpler.extend(changed(program, |program| {
                 program.results.remove(at);
             }));
         }
     }
     for at in (0..program.steps.len()).rev() {
-        all.extend(without_step(program, at, false));
-        all.extend(without_step(program, at, true));
+        simpler.extend(without_step(program, at, false));
+        simpler.extend(without_step(program, at, true));
     }
     for at in (0..program.inputs.len()).rev() {
-        all.extend(without_input(program, at));
+        simpler.extend(without_input(program, at));
     }
     for at in 0..program.inputs.len() {
-        all.extend(changed(program, |program| program.inputs[at].layout = Layout::Rows));
-        all.extend(changed(program, |program| program.inputs[at].state = State::Ready));
-        all.extend(changed(program, |program| program.inputs[at].fill = Fill::Normal));
-        all.extend(changed(program, |program| program.inputs[at].role = Role::Argument));
-        all.extend(changed(program, |program| {
+        simpler.extend(changed(program, |program| program.inputs[at].layout = Layout::Rows));
+        simpler.extend(changed(program, |program| program.inputs[at].state = State::Ready));
+        simpler.extend(changed(program, |program| program.inputs[at].fill = Fill::Normal));
+        simpler.extend(changed(program, |program| program.inputs[at].role = Role::Argument));
+        simpler.extend(changed(program, |program| {
             // Without the innermost subject.
             if let Some(kind) = &mut program.inputs[at].subject
                 && let Some(inner) = kind.rfind('/')
@@ -55,7 +55,7 @@ fn candidates(program: &Program) -> Vec<Program> {
             }
         }));
     }
-    all
+    simpler
 }
 
 fn changed(program: &Program, change: impl FnOnce(&mut Program)) -> Option<Program> {
@@ -100,8 +100,8 @@ fn mapped(program: &Program, gone: Option<usize>, map: &[Option<usize>]) -> Opti
     let mut map = map.to_vec();
     let mut next = program.inputs.len();
     for (at, step) in program.steps.iter().enumerate() {
-        let made = next..next + step.results;
-        next = made.end;
+        let results = next..next + step.results;
+        next = results.end;
         if gone == Some(at) {
             continue;
         }
@@ -117,11 +117,11 @@ fn mapped(program: &Program, gone: Option<usize>, map: &[Option<usize>]) -> Opti
             without.steps.push(step);
             continue;
         }
-        for value in made.clone() {
+        for value in results.clone() {
             map[value] = None;
         }
-        for value in map.iter_mut().skip(made.end).flatten() {
-            *value -= made.len();
+        for value in map.iter_mut().skip(results.end).flatten() {
+            *value -= results.len();
         }
     }
     without.results = program.results.iter().filter_map(|&result| map[result]).collect();
