@@ -44,7 +44,7 @@ impl AbsDiffEq for Value {
     /// assert_abs_diff_eq!(a, b, epsilon = 0.01);
     /// ```
     fn abs_diff_eq(&self, other: &Self, epsilon: f64) -> bool {
-        agree(self, other, |a, b, dtype| a.abs_diff_eq(&b, own(epsilon, dtype)))
+        agree(self, other, |a, b, dtype| a.abs_diff_eq(&b, bound_for(epsilon, dtype)))
     }
 }
 
@@ -65,7 +65,7 @@ impl RelativeEq for Value {
     /// assert_relative_eq!(a, b, max_relative = 1e-3);
     /// ```
     fn relative_eq(&self, other: &Self, epsilon: f64, max_relative: f64) -> bool {
-        agree(self, other, |a, b, dtype| a.relative_eq(&b, own(epsilon, dtype), own(max_relative, dtype)))
+        agree(self, other, |a, b, dtype| a.relative_eq(&b, bound_for(epsilon, dtype), bound_for(max_relative, dtype)))
     }
 }
 
@@ -90,7 +90,7 @@ impl UlpsEq for Value {
     fn ulps_eq(&self, other: &Self, epsilon: f64, max_ulps: u32) -> bool {
         agree(self, other, |a, b, dtype| {
             let ulps = || ordinal(a, dtype).abs_diff(ordinal(b, dtype));
-            a.abs_diff_eq(&b, own(epsilon, dtype)) || !a.is_nan() && !b.is_nan() && ulps() <= u64::from(max_ulps)
+            a.abs_diff_eq(&b, bound_for(epsilon, dtype)) || !a.is_nan() && !b.is_nan() && ulps() <= u64::from(max_ulps)
         })
     }
 }
@@ -183,7 +183,7 @@ fn agree(a: &Value, b: &Value, equal: impl Fn(f64, f64, Dtype) -> bool) -> bool 
 }
 
 /// A bound as it was given, where that is the default the machine epsilon of the dtype.
-fn own(bound: f64, dtype: Dtype) -> f64 {
+fn bound_for(bound: f64, dtype: Dtype) -> f64 {
     #[allow(clippy::float_cmp, reason = "the default is a mark")]
     if bound != Value::default_epsilon() {
         return bound;

@@ -64,9 +64,9 @@ mod tests {
     #[test]
     fn arrays_of_more_bytes_than_an_axis_has_are_compared_whole() {
         // 2^32 bytes, which as an extent of 32 bits are zero.
-        let all = |number: i64| {
+        let repeated = |number: i64| {
             ops::broadcast_to(Array::from_slice(&[number], &[]), &[1 << 15, 1 << 14]).expect("broadcasts")
         };
-        assert!(!same(&all(1), &all(2)));
+        assert!(!same(&repeated(1), &repeated(2)));
     }
 }

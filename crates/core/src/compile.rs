@@ -175,8 +175,8 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
     where
         B: Arguments<Arrays: Tree<With<Value> = A::With<Value>>>,
     {
-        if let Some(made) = self.engine.replay(|visitor| show(GIVEN, &*state, &args, visitor))? {
-            let Made { leaves, def, unchanged, passed } = made;
+        let replayed = self.engine.replay(|visitor| show(GIVEN, &*state, &args, visitor))?;
+        if let Some(Made { leaves, def, unchanged, passed }) = replayed {
             let unchanged = unchanged.as_deref();
             let mut reader = Reader::new(&def, leaves)?.made(unchanged);
             let results = Self::results(&mut reader)?;
@@ -185,8 +185,8 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
                 state.assign(&mut reader)?;
                 return Ok(results);
             }
-            let own = Values::beside(&*state, &passed)?;
-            let lent = Lent::new(&mut *state, own);
+            let before = Values::beside(&*state, &passed)?;
+            let lent = Lent::new(&mut *state, before);
             match lent.state.assign(&mut reader) {
                 Ok(()) => {
                     lent.keep();
@@ -225,31 +225,31 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
     fn trace(&mut self, state: &mut S, args: &impl Arguments) -> Result<O::With<Value>> {
         let Self { engine, f } = self;
         let (leaves, closed) = Flattened::shown(Open::Closed, |visitor| show(GIVEN, &*state, args, visitor))?;
-        let own = Values::from_arguments(&*state)?;
-        let made = engine.call(leaves, &closed, &mut |values, inspect| {
-            let mut made = None;
+        let before = Values::from_arguments(&*state)?;
+        let outcome = engine.call(leaves, &closed, &mut |values, inspect| {
+            let mut structure = None;
             let results = trace::run(&values, |arrays| {
                 let inputs = arrays.clone();
                 let _step = Step::enter();
-                let lent = Lent::new(&mut *state, own.clone());
+                let lent = Lent::new(&mut *state, before.clone());
                 let mut reader = Reader::new(&closed, arrays)?.traced();
                 reader.enter(CALL)?;
                 lent.state.assign(&mut reader)?;
                 let results = f(&mut *lent.state, A::unflatten(&mut reader)?)?;
-                let outputs = arrays_of(|visitor| show(MADE, &results, &*lent.state, visitor), &mut made)?;
+                let outputs = arrays_of(|visitor| show(MADE, &results, &*lent.state, visitor), &mut structure)?;
                 let again = || Flattened::shown(Open::Closed, |visitor| show(GIVEN, &*lent.state, args, visitor));
                 inspect(&Seen { inputs: &inputs, outputs: &outputs, again: &again })?;
                 Ok(outputs)
             })?;
-            let (leaves, def) = made.ok_or_else(never_called)?.opened(results)?;
+            let (leaves, def) = structure.ok_or_else(never_called)?.opened(results)?;
             // A trace whose results the types outside cannot take is not kept.
-            let lent = Lent::new(&mut *state, own.clone());
+            let lent = Lent::new(&mut *state, before.clone());
             Self::taken(&mut *lent.state, Reader::new(&def, leaves.clone())?.made(None))?;
             drop(lent);
             Ok((leaves, def))
         });
-        let lent = Lent::new(state, own);
-        let taken = made.and_then(|Made { leaves, def, unchanged, .. }| {
+        let lent = Lent::new(state, before);
+        let taken = outcome.and_then(|Made { leaves, def, unchanged, .. }| {
             let reader = Reader::new(&def, leaves)?.made(unchanged.as_deref());
             Self::taken(&mut *lent.state, reader)
         });

@@ -77,7 +77,7 @@ impl Counters {
         TOTAL.set(total);
     }
 
-    fn each(self, other: Self, of: impl Fn(u64, u64) -> u64) -> Self {
+    fn zip_with(self, other: Self, of: impl Fn(u64, u64) -> u64) -> Self {
         Self {
             seen: of(self.seen, other.seen),
             handled: of(self.handled, other.handled),
@@ -93,7 +93,7 @@ impl Counters {
 
 impl AddAssign for Counters {
     fn add_assign(&mut self, other: Self) {
-        *self = self.each(other, |a, b| a + b);
+        *self = self.zip_with(other, |a, b| a + b);
     }
 }
 
@@ -101,6 +101,6 @@ impl Sub for Counters {
     type Output = Self;
 
     fn sub(self, before: Self) -> Self {
-        self.each(before, |a, b| a - b)
+        self.zip_with(before, |a, b| a - b)
     }
 }

@@ -128,13 +128,13 @@ pub fn rebuilt<T: ImplicitArray>(
     children: Vec<Value>,
     rebuild: impl FnOnce(&mut dyn Iterator<Item = Value>) -> Result<T>,
 ) -> Result<Box<dyn ImplicitArray>> {
-    let given = children.len();
+    let count = children.len();
     let mut children = children.into_iter();
     let array = rebuild(&mut children)?;
-    let left = children.len();
-    if left > 0 {
+    let unread = children.len();
+    if unread > 0 {
         return Err(Error::invalid(
-            format!("{} has {} children and was given {given}", array.typetag_name(), given - left),
+            format!("{} has {} children and was given {count}", array.typetag_name(), count - unread),
             "give one value for each child",
         ));
     }

@@ -33,9 +33,9 @@ pub fn implicit<A: Arguments, O: Tree, E: Into<Error>>(
     args: A,
     f: impl FnOnce(A::Arrays) -> Result<O, E>,
 ) -> Result<O::With<Value>> {
-    let given = Values::from_arguments(&args)?;
+    let arguments = Values::from_arguments(&args)?;
     drop(args);
-    given.run(f)?.into_tree()
+    arguments.run(f)?.into_tree()
 }
 
 /// Runs a function of a state that it changes as [`implicit`] does.
@@ -68,32 +68,32 @@ pub fn implicit_with_state<S: Tree, A: Arguments, O: Tree, E: Into<Error>>(
     args: A,
     f: impl FnOnce(&mut S, A::Arrays) -> Result<O, E>,
 ) -> Result<O::With<Value>> {
-    let given = Values::from_arguments(&args)?;
+    let arguments = Values::from_arguments(&args)?;
     drop(args);
-    let own = Values::from_arguments(&*state)?;
-    let all: Vec<Value> = own.values.iter().chain(&given.values).cloned().collect();
-    let mut made = None;
-    let results = trace::run(&all, |mut arrays| {
-        let given = given.with(arrays.split_off(own.values.len()))?;
+    let before = Values::from_arguments(&*state)?;
+    let inputs: Vec<Value> = before.values.iter().chain(&arguments.values).cloned().collect();
+    let mut structure = None;
+    let results = trace::run(&inputs, |mut arrays| {
+        let arguments = arguments.with(arrays.split_off(before.values.len()))?;
         let _step = Step::enter();
         // The trace ends with the state as it was: what is left in it is no longer a placeholder of that.
-        let lent = Lent::new(&mut *state, own.clone());
-        tree::assign(&mut *lent.state, &own.def, arrays.into_iter().map(Value::from).collect())?;
-        let results = f(&mut *lent.state, given).map_err(Into::into)?;
-        arrays_of(|visitor| show(MADE, &results, &*lent.state, visitor), &mut made)
+        let lent = Lent::new(&mut *state, before.clone());
+        tree::assign(&mut *lent.state, &before.def, arrays.into_iter().map(Value::from).collect())?;
+        let results = f(&mut *lent.state, arguments).map_err(Into::into)?;
+        arrays_of(|visitor| show(MADE, &results, &*lent.state, visitor), &mut structure)
     });
     // The leaves of the state come before the arguments.
-    let own_leaves = own.values.len();
-    let named = |error: Error| error.with_arguments(|number| number.checked_sub(own_leaves).map(Argument::Number));
+    let state_leaves = before.values.len();
+    let named = |error: Error| error.with_arguments(|number| number.checked_sub(state_leaves).map(Argument::Number));
     let results = match results {
         Ok(results) => results,
-        Err(error) => return Err(Lent::new(state, own).failed(named(error))),
+        Err(error) => return Err(Lent::new(state, before).failed(named(error))),
     };
-    let made = made.ok_or_else(never_called)?;
-    let mut reader = Reader::new(&made, results)?.made(None);
+    let structure = structure.ok_or_else(never_called)?;
+    let mut reader = Reader::new(&structure, results)?.structure(None);
     reader.enter(CALL)?;
     let results = O::With::<Value>::unflatten(&mut reader)?;
-    let lent = Lent::new(state, own);
+    let lent = Lent::new(state, before);
     match lent.state.assign(&mut reader) {
         Ok(()) => lent.keep(),
         Err(error) => return Err(lent.failed(error)),
@@ -122,7 +122,7 @@ pub fn explain<A: Arguments, O: Tree, E: Into<Error>>(
     args: A,
     f: impl FnOnce(A::Arrays) -> Result<O, E>,
 ) -> Result<Explanation> {
-    let given = Values::from_arguments(&args)?;
+    let arguments = Values::from_arguments(&args)?;
     drop(args);
-    Values::explained(&given.values, |arrays| f(given.with(arrays)?).map_err(Into::into))
+    Values::explained(&arguments.values, |arrays| f(arguments.with(arrays)?).map_err(Into::into))
 }

@@ -90,11 +90,11 @@ impl Choice {
 
 /// Whether a primitive has operands that are indices.
 pub(crate) fn are_in(name: NameId) -> bool {
-    given(name) != Given::Absent
+    index_operands(name) != Given::Absent
 }
 
 /// Which operands are indices, as the table of primitives says.
-fn given(name: NameId) -> Given {
+fn index_operands(name: NameId) -> Given {
     name.description().map_or(Given::Absent, |description| description.indices)
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn choices(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<
         };
         (1..).zip(axes).map(of_axis).collect()
     };
-    Ok(match given(primitive.name_id()) {
+    Ok(match index_operands(primitive.name_id()) {
         Given::Picked => along(primitive.integers("axis")?, &|_, _| 1),
         Given::Cut => {
             let sizes = primitive.integers("slice_sizes")?;
@@ -166,29 +166,29 @@ impl Kernel for Indices {
     }
 
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
-        let (given, places) = (&inputs[0], outputs[0].elements::<u32>()?);
+        let (indices, places) = (&inputs[0], outputs[0].elements::<u32>()?);
         let extent = match self.extent {
             Some(extent) => extent,
             None => inputs[1].elements::<i32>()?[0],
         };
         let bounds = Bounds { extent, width: self.width, named: self.named };
-        match given.aval().dtype {
-            Dtype::Bool => bounds.count(given.bytes(), places),
-            Dtype::Uint8 => bounds.count(given.elements::<u8>()?, places),
-            Dtype::Uint16 => bounds.count(given.elements::<u16>()?, places),
-            Dtype::Uint32 => bounds.count(given.elements::<u32>()?, places),
-            Dtype::Uint64 => bounds.count(given.elements::<u64>()?, places),
-            Dtype::Int8 => bounds.count(given.elements::<i8>()?, places),
-            Dtype::Int16 => bounds.count(given.elements::<i16>()?, places),
-            Dtype::Int32 => bounds.count(given.elements::<i32>()?, places),
-            _ => bounds.count(given.elements::<i64>()?, places),
+        match indices.aval().dtype {
+            Dtype::Bool => bounds.count(indices.bytes(), places),
+            Dtype::Uint8 => bounds.count(indices.elements::<u8>()?, places),
+            Dtype::Uint16 => bounds.count(indices.elements::<u16>()?, places),
+            Dtype::Uint32 => bounds.count(indices.elements::<u32>()?, places),
+            Dtype::Uint64 => bounds.count(indices.elements::<u64>()?, places),
+            Dtype::Int8 => bounds.count(indices.elements::<i8>()?, places),
+            Dtype::Int16 => bounds.count(indices.elements::<i16>()?, places),
+            Dtype::Int32 => bounds.count(indices.elements::<i32>()?, places),
+            _ => bounds.count(indices.elements::<i64>()?, places),
         }
     }
 
     /// As the decomposition: of an index outside the extent the nearest one within it is taken.
     fn launch(&self, inputs: &[Aval], backend: GpuBackend) -> Option<Launch> {
-        let given = &inputs[0];
-        let count = i32::try_from(given.size()).ok().filter(|&count| count > 0)?;
+        let indices = &inputs[0];
+        let count = i32::try_from(indices.size()).ok().filter(|&count| count > 0)?;
         let (at, long) = match backend {
             GpuBackend::Metal => ("thread_position_in_grid.x", "long"),
             GpuBackend::Cuda => ("blockIdx.x * blockDim.x + threadIdx.x", "long long"),
@@ -198,7 +198,7 @@ impl Kernel for Indices {
             None => ("extent[0]", "given"),
         };
         let counting = if self.named.is_some() { "numbers" } else { "indices" };
-        let from_end = match (given.dtype, self.named) {
+        let from_end = match (indices.dtype, self.named) {
             // It is above all that `long` counts, and so is outside at the far end.
             (Dtype::Uint64, _) => "  if (index < 0) index = extent_of;\n",
             (_, Some(_)) => "",
@@ -213,33 +213,33 @@ impl Kernel for Indices {
         let mut names = vec!["given".to_owned()];
         names.extend(inputs.get(1).map(|_| "extent".to_owned()));
         Some(Launch {
-            name: format!("tacit_{counting}_{place}_{:?}", given.dtype).to_lowercase(),
+            name: format!("tacit_{counting}_{place}_{:?}", indices.dtype).to_lowercase(),
             header: String::new(),
             body,
             inputs: names,
             outputs: vec!["out".to_owned()],
             sizes: vec![count, self.extent.unwrap_or_default(), self.width],
-            grid: [given.size().next_multiple_of(group), 1, 1],
+            grid: [indices.size().next_multiple_of(group), 1, 1],
             group: [group, 1, 1],
             memory: 0,
         })
     }
 
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
-        let given = match inputs[0].dtype() {
+        let indices = match inputs[0].dtype() {
             // One above all that `i64` counts would be negative.
             Dtype::Uint64 => ops::minimum(&inputs[0], Array::from_slice(&[i64::MAX as u64], &[]))?,
             _ => inputs[0].clone(),
         };
-        let given = given.as_dtype(Dtype::Int64)?;
+        let indices = indices.as_dtype(Dtype::Int64)?;
         let number = |number: i32| Array::from_slice(&[i64::from(number)], &[]);
         let extent = match self.extent {
             Some(extent) => number(extent),
             None => inputs[1].as_dtype(Dtype::Int64)?,
         };
         let counted = match self.named {
-            Some(_) => given,
-            None => ops::select(given.lt(number(0))?, given.add(&extent)?, &given)?,
+            Some(_) => indices,
+            None => ops::select(indices.lt(number(0))?, indices.add(&extent)?, &indices)?,
         };
         let last = ops::maximum(extent.subtract(number(self.width))?, number(0))?;
         Ok(vec![ops::clip(counted, (&number(0), &last))?.as_dtype(Dtype::Uint32)?])
@@ -258,8 +258,8 @@ impl Kernel for Indices {
     /// Each by itself, whatever the axes are.
     fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Fallible<Mapped>> {
         let ([Some(axis), None] | [Some(axis)]) = *axes else { return None };
-        let all = || Ok((kernel::apply(*self, inputs)?, vec![axis]));
-        Some(all())
+        let mapped = || Ok((kernel::apply(*self, inputs)?, vec![axis]));
+        Some(mapped())
     }
 }
 
@@ -271,9 +271,9 @@ struct Bounds {
 }
 
 impl Bounds {
-    fn count<T: Index>(&self, given: &[T], places: &mut [u32]) -> Fallible<()> {
+    fn count<T: Index>(&self, indices: &[T], places: &mut [u32]) -> Fallible<()> {
         let (extent, last) = (i64::from(self.extent), i64::from(self.extent) - i64::from(self.width));
-        for (entry, (&index, place)) in given.iter().zip(places).enumerate() {
+        for (entry, (&index, place)) in indices.iter().zip(places).enumerate() {
             let counted =
                 index.try_into().ok().map(|at: i64| if at < 0 && self.named.is_none() { at + extent } else { at });
             *place = match counted.filter(|at| (0..=last).contains(at)) {

@@ -20,11 +20,11 @@ pub(crate) struct Lookup {
 struct Memory {
     types: Vec<OperandType>,
     /// At most [`LINES`], each name at its own place.
-    found: Vec<Found>,
+    lines: Vec<Line>,
 }
 
 #[derive(Default)]
-struct Found {
+struct Line {
     name: Option<NameId>,
     types: Vec<OperandType>,
     resolution: Arc<Resolution>,
@@ -42,37 +42,37 @@ impl Lookup {
     pub(crate) fn current() -> Self {
         let mut memory = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
         // What another registry said does not count.
-        memory.found.iter_mut().for_each(|found| found.name = None);
+        memory.lines.iter_mut().for_each(|line| line.name = None);
         Self { registry: Registry::current(), memory }
     }
 
     /// The types of the operands, as `list` lists them; nothing where all are dense.
     pub(crate) fn operands(&mut self, list: impl FnOnce(&mut Vec<OperandType>)) -> Option<Operands<'_>> {
-        let Memory { types, found } = &mut self.memory;
+        let Memory { types, lines } = &mut self.memory;
         types.clear();
         list(types);
         if types.iter().all(Option::is_none) {
             return None;
         }
-        Some(Operands { types, found, registry: &self.registry })
+        Some(Operands { types, lines, registry: &self.registry })
     }
 }
 
 /// The operands of a call, one of which is implicit.
 pub(crate) struct Operands<'l> {
     types: &'l [OperandType],
-    found: &'l mut Vec<Found>,
+    lines: &'l mut Vec<Line>,
     registry: &'l Registry,
 }
 
 impl<'l> Operands<'l> {
     /// Who may take a primitive on these.
     pub(crate) fn resolve(self, name: NameId) -> (&'l Registry, &'l [OperandType], &'l Resolution) {
-        let Self { types, found, registry } = self;
-        if found.is_empty() {
-            found.resize_with(LINES, Found::default);
+        let Self { types, lines, registry } = self;
+        if lines.is_empty() {
+            lines.resize_with(LINES, Line::default);
         }
-        let line = &mut found[name.index() % LINES];
+        let line = &mut lines[name.index() % LINES];
         if line.name != Some(name) || line.types != types {
             line.resolution = registry.resolve(name, types);
             line.types.clear();

@@ -155,8 +155,8 @@ impl Passes {
     fn warn_of_unknown(&self) {
         let known: Vec<&str> = Pass::all().iter().map(|pass| pass.name).collect();
         for unknown in self.names().iter().filter(|name| !known.contains(&name.as_str())) {
-            let all = known.join(", ");
-            warn(&format!("{PASSES_VARIABLE} names the pass {unknown}, and there are off, {all}"));
+            let names = known.join(", ");
+            warn(&format!("{PASSES_VARIABLE} names the pass {unknown}, and there are off, {names}"));
         }
     }
 
@@ -185,25 +185,25 @@ pub struct Rewritten {
 
 /// What passes left of a graph.
 #[derive(Default)]
-pub(crate) struct Left {
+pub(crate) struct PassStats {
     pub(crate) rewritten: Vec<Rewritten>,
     /// How many nodes there are of each primitive.
     pub(crate) nodes: BTreeMap<&'static str, usize>,
 }
 
 /// Runs the passes on the graph from `inputs` to `outputs`, in the place of which come the outputs that it gives.
-pub(crate) fn rewrite(passes: &Passes, inputs: &[Array], outputs: Vec<Array>) -> Result<(Vec<Array>, Left)> {
+pub(crate) fn rewrite(passes: &Passes, inputs: &[Array], outputs: Vec<Array>) -> Result<(Vec<Array>, PassStats)> {
     // Where MLX does not compile, it calls the function on arrays themselves, which others hold.
     if !any_tracer(&inputs.iter().collect::<Vec<_>>()) {
-        return Ok((outputs, Left::default()));
+        return Ok((outputs, PassStats::default()));
     }
     let mut graph = Graph::new(inputs, outputs);
     let rewritten = run(passes, &mut graph)?;
-    let mut left = Left { rewritten, ..Left::default() };
+    let mut pass_stats = PassStats { rewritten, ..PassStats::default() };
     let nodes = graph.nodes()?;
-    computing(&nodes).for_each(|node| *left.nodes.entry(nodes.name(node)).or_default() += 1);
+    computing(&nodes).for_each(|node| *pass_stats.nodes.entry(nodes.name(node)).or_default() += 1);
     drop(nodes);
-    Ok((graph.outputs, left))
+    Ok((graph.outputs, pass_stats))
 }
 
 pub(crate) fn run(passes: &Passes, graph: &mut Graph) -> Result<Vec<Rewritten>> {

@@ -216,7 +216,7 @@ impl Signature {
 
     /// Whether this takes a call that was drawn for two others, whatever their primitives have in common.
     pub(crate) fn covers(&self, first: &Self, second: &Self, operands: &[OperandType]) -> bool {
-        let within = |own: &Self| self.primitive.compare(own.primitive).is_some_and(Ordering::is_ge);
+        let within = |other: &Self| self.primitive.compare(other.primitive).is_some_and(Ordering::is_ge);
         (within(first) || within(second)) && self.takes(operands)
     }
 }

@@ -201,20 +201,20 @@ impl Registry {
 
     /// The matching handlers, best first: each place holds the one that nothing left is better than.
     fn ordered(&self, primitive: &str, operands: &[OperandType]) -> Vec<Candidate> {
-        let mut left: Vec<Handler> =
+        let mut unordered: Vec<Handler> =
             self.handlers.iter().copied().filter(|h| h.signature.matches(primitive, operands)).collect();
-        let mut order = Vec::with_capacity(left.len());
-        while !left.is_empty() {
+        let mut order = Vec::with_capacity(unordered.len());
+        while !unordered.is_empty() {
             let best: Vec<usize> =
-                (0..left.len()).filter(|&i| !left.iter().any(|other| better(other, &left[i]))).collect();
-            let top = best.iter().map(|&i| left[i].precedence).max().unwrap_or_default();
-            let mut top = best.into_iter().filter(|&i| left[i].precedence == top);
+                (0..unordered.len()).filter(|&i| !unordered.iter().any(|other| better(other, &unordered[i]))).collect();
+            let top = best.iter().map(|&i| unordered[i].precedence).max().unwrap_or_default();
+            let mut top = best.into_iter().filter(|&i| unordered[i].precedence == top);
             let (first, second) = (top.next().unwrap_or_default(), top.next());
             order.push(match second {
-                None => Ok(left[first]),
-                Some(second) => Err((left[first], left[second])),
+                None => Ok(unordered[first]),
+                Some(second) => Err((unordered[first], unordered[second])),
             });
-            left.remove(first);
+            unordered.remove(first);
         }
         order
     }

@@ -55,18 +55,18 @@ pub fn given_back<S: Tree>(state: &mut S, (values, def): (Vec<Value>, TreeDef), 
 /// A state that holds the arrays of a trace, until it is dropped.
 pub(crate) struct Lent<'s, S: Tree> {
     pub(crate) state: &'s mut S,
-    own: Option<Values>,
+    before: Option<Values>,
 }
 
 impl<'s, S: Tree> Lent<'s, S> {
     /// The state, which is given these leaves of its own back.
-    pub(crate) fn new(state: &'s mut S, own: Values) -> Self {
-        Self { state, own: Some(own) }
+    pub(crate) fn new(state: &'s mut S, before: Values) -> Self {
+        Self { state, before: Some(before) }
     }
 
     /// Leaves the state as it is now.
     pub(crate) fn keep(mut self) {
-        self.own = None;
+        self.before = None;
     }
 
     /// Why a function of the state failed, once that has its own leaves again; where it cannot have them, that too.
@@ -78,7 +78,7 @@ impl<'s, S: Tree> Lent<'s, S> {
     }
 
     fn give_back(&mut self) -> Result<()> {
-        match self.own.take() {
+        match self.before.take() {
             Some(Values { values, def }) => self.state.assign(&mut Reader::new(&def, values)?.given_back()),
             None => Ok(()),
         }

@@ -58,7 +58,7 @@ fn trace(
     let tracing = after::Tracing::enter();
     let scope = Scope::new()?;
     let mut placeholders = Vec::new();
-    let mut held = Vec::new();
+    let mut traced = Vec::new();
     let mut numbers = Vec::new();
     let mut avals = Vec::new();
     let mut arrays = Vec::with_capacity(args.len());
@@ -75,7 +75,7 @@ fn trace(
                 let placeholder = scope.placeholder(&aval)?;
                 arrays.push(placeholder.clone());
                 placeholders.push(placeholder);
-                held.push(arg);
+                traced.push(arg);
                 numbers.push(number);
                 avals.push(aval);
             }
@@ -88,9 +88,9 @@ fn trace(
     let tape = Tape::walk_in(&scope, &outputs, &placeholders, &boundaries)?;
     drop(placeholders);
     if let Some(scribe) = scribe.as_deref_mut() {
-        scribe.begin(&held);
+        scribe.begin(&traced);
     }
-    let mut interpreter = Interpreter::new(tape, held.into_iter().cloned(), defers);
+    let mut interpreter = Interpreter::new(tape, traced.into_iter().cloned(), defers);
     let results = guarded(|| interpreter.interpret(outputs, scribe));
     interpreter.counters.add();
     drop(interpreter);
@@ -119,9 +119,9 @@ impl Drop for Interpreter {
 }
 
 impl Interpreter {
-    fn new(tape: Tape, held: impl Iterator<Item = Value>, defers: bool) -> Self {
+    fn new(tape: Tape, arguments: impl Iterator<Item = Value>, defers: bool) -> Self {
         let mut memory = Memory::again();
-        memory.slots.begin(held, tape.slots());
+        memory.slots.begin(arguments, tape.slots());
         Self { tape, node: 0, defers, memory, counters: Counters::default() }
     }
 
@@ -311,8 +311,8 @@ impl Node for Interpreter {
     }
 
     fn types(&self, types: &mut Vec<OperandType>) {
-        let seen = self.tape.operands(self.node).zip(&self.memory.depths);
-        types.extend(seen.map(|(slot, &depth)| dispatch::operand_type(self.layers(slot)?.get(depth)?)));
+        let operands = self.tape.operands(self.node).zip(&self.memory.depths);
+        types.extend(operands.map(|(slot, &depth)| dispatch::operand_type(self.layers(slot)?.get(depth)?)));
     }
 
     fn primitive(&self) -> Result<Primitive> {

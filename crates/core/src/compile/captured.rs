@@ -85,23 +85,24 @@ pub(super) fn inspect(options: &CompileOptions, suspects: &[Array], seen: &Seen<
         return Ok(());
     }
     let arrays = again_in(suspects, seen)?;
-    let mut held = Vec::new();
+    let mut captured = Vec::new();
     for array in &arrays {
         let sources = constants(std::slice::from_ref(array), &[])?;
-        let own = sources.iter().any(|source| array_id(source) == array_id(array));
-        held.push(CapturedArray { aval: array.into(), sources: if own { Vec::new() } else { avals(&sources) } });
+        let is_source = sources.iter().any(|source| array_id(source) == array_id(array));
+        captured
+            .push(CapturedArray { aval: array.into(), sources: if is_source { Vec::new() } else { avals(&sources) } });
     }
     let drawn = if draws { frontier(seen.outputs, seen.inputs)? } else { Vec::new() };
     for array in &drawn {
         let sources = avals(&constants(std::slice::from_ref(array), &arrays)?);
         if sources.iter().any(may_be_key) {
-            held.push(CapturedArray { aval: array.into(), sources });
+            captured.push(CapturedArray { aval: array.into(), sources });
         }
     }
-    if held.is_empty() {
+    if captured.is_empty() {
         return Ok(());
     }
-    let error = Error::Constants { function: options.name.clone(), held };
+    let error = Error::Constants { function: options.name.clone(), held: captured };
     if options.constants == Constants::Deny {
         return Err(error);
     }

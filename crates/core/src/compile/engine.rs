@@ -16,7 +16,7 @@ use super::shapeless::{self, Recorded};
 use super::steady::{Known, Steady};
 use super::tracing::{Asked, Body, Tracing, dense};
 use super::{CompileOptions, CompileStats, kept, switch};
-use crate::pass::{Left, Passes};
+use crate::pass::{PassStats, Passes};
 use crate::phases::Phases;
 use crate::tree::{Matched, Matcher, TreeDef, Visitor};
 use crate::{Aval, Error, Result, Value, recording};
@@ -41,7 +41,7 @@ struct Trace {
     structure: TreeDef,
     given_back: GivenBack,
     outputs: Vec<Array>,
-    left: Left,
+    pass_stats: PassStats,
     recorded: Option<Recorded>,
     drawn: Option<Drawn>,
 }
@@ -231,12 +231,12 @@ impl Engine {
         let first = drawn.key.clone();
         let with_key: Vec<&Array> = asked.inputs.iter().copied().chain([&first]).collect();
         let trace = self.run(Program::new(false)?, passes, asked, &with_key, &mut |tracing, tracers| {
-            let Some((random, given)) = tracers.split_last() else { return Err("there is no key".into()) };
+            let Some((random, arguments)) = tracers.split_last() else { return Err("there is no key".into()) };
             let suspect = &mut |seen: &Seen<'_>| {
                 suspects = captured::suspects(&self.options, seen)?;
                 Ok(())
             };
-            let results = drawing(random, || tracing.results(given, tracers, body, suspect))?;
+            let results = drawing(random, || tracing.results(arguments, tracers, body, suspect))?;
             drawn.see(random, &results)?;
             Ok(results)
         })?;
@@ -273,10 +273,10 @@ impl Engine {
         let outcome = program
             .call(inputs, &mut outputs, &mut |tracers| results(&mut tracing, &tracers))
             .map_err(|error| shapeless::named(&self.options.name, error.into()))?;
-        let Tracing { structure, given_back, left, .. } = tracing;
+        let Tracing { structure, given_back, pass_stats, .. } = tracing;
         let structure = structure.ok_or_else(crate::values::never_called)?;
         let outputs = given_back.filled(inputs, outputs);
-        Ok(Trace { program, outcome, structure, given_back, outputs, left, recorded: None, drawn: None })
+        Ok(Trace { program, outcome, structure, given_back, outputs, pass_stats, recorded: None, drawn: None })
     }
 
     /// Serves new shapes by a shapeless trace, if there is one.
@@ -336,13 +336,13 @@ impl Engine {
         };
         let mut key = asked.key;
         let Self { options, entries, stats, latest, .. } = self;
-        let Trace { program, outcome, structure, given_back, outputs, left, recorded, drawn } = trace;
+        let Trace { program, outcome, structure, given_back, outputs, pass_stats, recorded, drawn } = trace;
         if outcome == Outcome::Inlined {
             stats.inlined += 1;
             return Ok((outputs, structure));
         }
         stats.traces += 1;
-        Left { rewritten: stats.rewritten, nodes: stats.nodes } = left;
+        PassStats { rewritten: stats.rewritten, nodes: stats.nodes } = pass_stats;
         if stats.traces > 1 {
             let reason = entries.get(*latest).map(|before| before.key.reason(&key));
             stats.retraced(reason.unwrap_or_else(|| "the trace was dropped".to_owned()));

@@ -78,7 +78,7 @@ impl GivenBack {
     /// The same where some of the inputs are known, and `others` are the rest.
     pub(super) fn filled_beside(&self, known: &Known, others: &[&Array], computed: Vec<Array>) -> Vec<MadeLeaf> {
         let input = |number: usize| {
-            let mut rest = number;
+            let mut place = number;
             for (part, known) in known.parts.iter().zip(&known.inputs) {
                 let (first, count) = part.arrays;
                 if number < first {
@@ -87,9 +87,9 @@ impl GivenBack {
                 if number - first < count {
                     return MadeLeaf::Known(Arc::clone(known), number - first);
                 }
-                rest -= count;
+                place -= count;
             }
-            MadeLeaf::Array(others[rest].clone())
+            MadeLeaf::Array(others[place].clone())
         };
         self.among(input, computed.into_iter().map(MadeLeaf::Array))
     }
@@ -104,7 +104,7 @@ impl GivenBack {
     /// What a call leaves of its state as it was.
     ///
     /// A call is given its state before its arguments, and makes its results before its state.
-    pub(super) fn unchanged(&self, results: &TreeDef, given: &TreeDef) -> Unchanged {
-        results.unchanged(given, |result, input| self.inputs[result] == Some(input))
+    pub(super) fn unchanged(&self, results: &TreeDef, arguments: &TreeDef) -> Unchanged {
+        results.unchanged(arguments, |result, input| self.inputs[result] == Some(input))
     }
 }

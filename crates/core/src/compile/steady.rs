@@ -18,7 +18,7 @@ pub(super) struct Steady {
     /// What stamps keep for the trace lives no longer than this.
     owner: Arc<()>,
     /// The parts of the latest call that are not known.
-    seen: Vec<Part>,
+    latest: Vec<Part>,
     /// Parts of which nothing can be known.
     refused: Vec<Part>,
     /// In the order of the inputs.
@@ -56,14 +56,14 @@ impl Steady {
         matched: &Matched<'_>,
         part: impl Fn(&Shown<'_>) -> Option<Part>,
     ) -> Result<()> {
-        let mut seen = Vec::new();
+        let mut latest = Vec::new();
         for shown in &matched.stamps {
             let Some(part) = part(shown) else { continue };
             // A matcher that was given no known parts, as another trace was tried first, shows known ones again.
             let is_known = self.known.iter().any(|(known, _)| *known == part);
             // The arrays of a known part are not listed, so those of a part around it are not all there.
             let is_listed = !matched.passed_at.iter().any(|at| part.has_entry(*at));
-            if self.seen.contains(&part) && !self.refused.contains(&part) && is_listed && !is_known {
+            if self.latest.contains(&part) && !self.refused.contains(&part) && is_listed && !is_known {
                 let arrays = matched.arrays.get(shown.listed..shown.listed + part.arrays.1).unwrap_or_default();
                 let arrays: Vec<&Array> = arrays.iter().map(Listed::array).collect();
                 match program.know(part.arrays.0, &arrays)? {
@@ -76,10 +76,10 @@ impl Steady {
                     None => self.refused.push(part),
                 }
             }
-            seen.push(part);
+            latest.push(part);
         }
-        self.refused.retain(|part| seen.contains(part));
-        self.seen = seen;
+        self.refused.retain(|part| latest.contains(part));
+        self.latest = latest;
         Ok(())
     }
 }

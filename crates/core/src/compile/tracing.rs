@@ -6,7 +6,7 @@ use tacit_bridge::{BoxError, check_depth};
 use super::captured::{Around, Seen};
 use super::given_back::{GivenBack, Opened};
 use super::key::Key;
-use crate::pass::{self, Left, Passes};
+use crate::pass::{self, PassStats, Passes};
 use crate::tree::TreeDef;
 use crate::{Result, Value};
 
@@ -48,29 +48,30 @@ pub(super) struct Tracing<'t> {
     /// The opened structure of what it gives.
     pub(super) structure: Option<TreeDef>,
     pub(super) given_back: GivenBack,
-    pub(super) left: Left,
+    pub(super) pass_stats: PassStats,
 }
 
 impl<'t> Tracing<'t> {
     pub(super) fn new(passes: &'t Passes, asked: &'t Asked<'t>) -> Self {
-        Self { passes, asked, structure: None, given_back: GivenBack::default(), left: Left::default() }
+        Self { passes, asked, structure: None, given_back: GivenBack::default(), pass_stats: PassStats::default() }
     }
 
-    /// What the function gives on tracers of its arguments, rewritten; `all` are the tracers of the program.
+    /// What the function gives on tracers of its arguments, rewritten; `program_tracers` begin with them.
     pub(super) fn results(
         &mut self,
-        given: &[Array],
-        all: &[Array],
+        arguments: &[Array],
+        program_tracers: &[Array],
         body: &mut Body<'_>,
         inspect: &mut Inspect<'_>,
     ) -> Result<Vec<Array>, BoxError> {
-        let (results, def) = self.asked.recorded(given.to_vec(), &all[given.len()..], body, inspect)?;
+        let (results, def) =
+            self.asked.recorded(arguments.to_vec(), &program_tracers[arguments.len()..], body, inspect)?;
         self.structure = Some(def);
         tacit_bridge::settle(&results)?;
-        let (results, left) = pass::rewrite(self.passes, all, results)?;
-        check_depth(&results, all)?;
-        self.left = left;
-        let (given_back, computed) = GivenBack::split(results, given);
+        let (results, pass_stats) = pass::rewrite(self.passes, program_tracers, results)?;
+        check_depth(&results, program_tracers)?;
+        self.pass_stats = pass_stats;
+        let (given_back, computed) = GivenBack::split(results, arguments);
         self.given_back = given_back;
         Ok(computed)
     }

@@ -48,10 +48,10 @@ pub fn cond<A: Arguments, O: Tree, E: Into<Error>, E2: Into<Error>>(
     }
 }
 
-/// The arrays of `held` where the predicate holds, those of `other` otherwise.
-fn select<T: Tree>(predicate: &Array, held: Values, other: Values) -> Result<T> {
-    let (held, structure) = Structure::from_values(&held.def, held.values)?;
-    let (other, others) = Structure::from_values(&other.def, other.values)?;
+/// The arrays of `on_true` where the predicate holds, those of `on_false` otherwise.
+fn select<T: Tree>(predicate: &Array, on_true: Values, on_false: Values) -> Result<T> {
+    let (on_true, structure) = Structure::from_values(&on_true.def, on_true.values)?;
+    let (on_false, others) = Structure::from_values(&on_false.def, on_false.values)?;
     if let Some(change) = structure.change(&others) {
         return Err(Error::invalid(
             format!(
@@ -61,10 +61,10 @@ fn select<T: Tree>(predicate: &Array, held: Values, other: Values) -> Result<T> 
             "give results of one structure, shape and dtype, or decide outside `compile`, `implicit` and `vmap`",
         ));
     }
-    let selected = held
+    let selected = on_true
         .iter()
-        .zip(&other)
-        .map(|(held, other)| Ok(ops::select(predicate, held, other)?.into()))
+        .zip(&on_false)
+        .map(|(on_true, on_false)| Ok(ops::select(predicate, on_true, on_false)?.into()))
         .collect::<Result<Vec<Value>>>()?;
     tree::unflatten(&structure.def, selected)
 }

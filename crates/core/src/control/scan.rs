@@ -71,7 +71,7 @@ pub fn scan<C: Arguments, X: Arguments, Y: Tree, E: Into<Error>>(
     Ok((carry.now.into_tree()?, results.ok_or_else(never_called)?.stacked()?))
 }
 
-/// One step: the next carry and what it made.
+/// One step: the next carry and the row of results.
 fn step<C: Tree, X: Tree, Y: Tree, E: Into<Error>>(
     f: &mut impl FnMut(C, X) -> Result<(C, Y), E>,
     carry: &Carry,
@@ -80,17 +80,17 @@ fn step<C: Tree, X: Tree, Y: Tree, E: Into<Error>>(
 ) -> Result<(Values, Values)> {
     let mut args = carry.now.values.clone();
     args.extend(row);
-    let (mut carried, mut made) = (None, None);
+    let (mut carry_def, mut y_def) = (None, None);
     let mut values = trace::run(&args, |mut arrays| {
         let row = arrays.split_off(carry.now.values.len());
         let (next, y) = f(carry.now.with(arrays)?, xs.with(row)?).map_err(Into::into)?;
-        let mut results = arrays_of(|visitor| next.flatten(visitor), &mut carried)?;
-        results.extend(arrays_of(|visitor| y.flatten(visitor), &mut made)?);
+        let mut results = arrays_of(|visitor| next.flatten(visitor), &mut carry_def)?;
+        results.extend(arrays_of(|visitor| y.flatten(visitor), &mut y_def)?);
         Ok(results)
     })?;
-    let (carried, made) = (carried.ok_or_else(never_called)?, made.ok_or_else(never_called)?);
-    let y = values.split_off(carried.leaves());
-    Ok((Values { values, def: carried }, Values { values: y, def: made }))
+    let (carry_def, y_def) = (carry_def.ok_or_else(never_called)?, y_def.ok_or_else(never_called)?);
+    let y = values.split_off(carry_def.leaves());
+    Ok((Values { values, def: carry_def }, Values { values: y, def: y_def }))
 }
 
 fn steps(xs: &Values, length: Option<i32>) -> Result<i32> {
@@ -145,14 +145,14 @@ fn empty_rows(xs: &Values) -> Result<Vec<Value>> {
     xs.values.iter().map(zeros).collect()
 }
 
-/// What the steps made, for each leaf an array of each step.
+/// The results of the steps, for each leaf an array of each step.
 struct Rows {
     structure: Structure,
     leaves: Vec<Vec<Array>>,
 }
 
 impl Rows {
-    /// Begins with what the first step made.
+    /// Begins with the results of the first step.
     fn new(result: &Values) -> Result<Self> {
         let (arrays, structure) = dense(result)?;
         Ok(Self { structure, leaves: arrays.into_iter().map(|array| vec![array]).collect() })

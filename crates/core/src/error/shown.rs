@@ -31,8 +31,8 @@ pub(super) fn any_of(avals: &[Aval]) -> String {
 }
 
 /// What to do where an array may be random numbers, drawn with a key.
-pub(super) fn where_drawn(held: &[CapturedArray]) -> &'static str {
-    if held.iter().flat_map(|held| &held.sources).any(may_be_key) {
+pub(super) fn where_drawn(captured: &[CapturedArray]) -> &'static str {
+    if captured.iter().flat_map(|array| &array.sources).any(may_be_key) {
         "; if the function draws random numbers, draw them by `mlx_rs::random::with_random_state` from a key that is \
          an argument"
     } else {
@@ -41,28 +41,28 @@ pub(super) fn where_drawn(held: &[CapturedArray]) -> &'static str {
 }
 
 /// Arrays that a function holds: those of one shape are one, and of many shapes there are some.
-pub(super) fn together(all: &[CapturedArray]) -> String {
+pub(super) fn together(captured: &[CapturedArray]) -> String {
     const SHOWN: usize = 4;
-    if let [held] = all {
-        return format!("{held}, an array that is not among its arguments: its present value becomes a constant");
+    if let [array] = captured {
+        return format!("{array}, an array that is not among its arguments: its present value becomes a constant");
     }
     let mut kinds: Vec<(&CapturedArray, usize)> = Vec::new();
-    for held in all {
-        match kinds.iter_mut().find(|(kind, _)| *kind == held) {
+    for array in captured {
+        match kinds.iter_mut().find(|(kind, _)| *kind == array) {
             Some((_, count)) => *count += 1,
-            None => kinds.push((held, 1)),
+            None => kinds.push((array, 1)),
         }
     }
-    let shown = kinds.iter().take(SHOWN).map(|(held, count)| match count {
-        1 => held.to_string(),
-        _ => format!("{count} of {held}"),
+    let shown = kinds.iter().take(SHOWN).map(|(array, count)| match count {
+        1 => array.to_string(),
+        _ => format!("{count} of {array}"),
     });
     let shown = shown.collect::<Vec<_>>().join(", ");
     let more = match kinds.iter().skip(SHOWN).map(|(_, count)| count).sum::<usize>() {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let count = all.len();
+    let count = captured.len();
     format!("{count} arrays that are not among its arguments: {shown}{more}; their present values become constants")
 }
 

@@ -58,7 +58,7 @@ impl CompiledGraph {
             let plan = kernel.as_deref().and_then(|kernel| (kernel as &dyn Any).downcast_ref::<Plan>());
             let aval = Aval::from(&nodes.result(node)?);
             let stages = plan.into_iter().flat_map(Plan::stages);
-            let stages = stages.filter_map(|(kernel, made)| Some((kernel.name(), made?.clone()))).collect();
+            let stages = stages.filter_map(|(kernel, result)| Some((kernel.name(), result?.clone()))).collect();
             let (primitive, pieced) = (nodes.name(node).to_owned(), plan.map_or(0, Plan::pieced));
             Ok(CompiledNode { primitive, aval, stages, pieced, reason: reasons[node] })
         };
@@ -73,9 +73,9 @@ impl CompiledGraph {
 }
 
 /// Kinds with how many there are of each, in the order in which they come first.
-fn counted<K: PartialEq>(all: impl IntoIterator<Item = K>) -> Vec<(K, usize)> {
+fn counted<K: PartialEq>(items: impl IntoIterator<Item = K>) -> Vec<(K, usize)> {
     let mut kinds: Vec<(K, usize)> = Vec::new();
-    for kind in all {
+    for kind in items {
         match kinds.iter_mut().find(|(known, _)| *known == kind) {
             Some((_, count)) => *count += 1,
             None => kinds.push((kind, 1)),

@@ -96,10 +96,10 @@ where
         let (inside, holds) = (in_transform(), Arc::new(AtomicBool::new(false)));
         // What the function captured may have been made of an argument: it is told from what the function makes of it.
         let leaves = &if inside { apart(leaves)? } else { leaves.to_vec() };
-        let held = Arc::clone(&holds);
+        let found_tracer = Arc::clone(&holds);
         let body = move |arrays: &[Array]| -> Result<Vec<Array>, BoxError> {
             let result = resident.get()?.call::<A, O, E>(arrays)?;
-            held.fetch_or(inside && holds_tracer(arrays, &result)?, Ordering::Relaxed);
+            found_tracer.fetch_or(inside && holds_tracer(arrays, &result)?, Ordering::Relaxed);
             Ok(result)
         };
         let result = place(Box::new(body), leaves).map_err(Error::from);

@@ -40,9 +40,9 @@ where
     F: Fn(A) -> Result<O, E> + 'static,
 {
     let f = Rc::new(f);
-    Transformed::new(move |given| {
-        let opened = Opened::from_values(&given)?;
-        drop(given);
+    Transformed::new(move |arguments| {
+        let opened = Opened::from_values(&arguments)?;
+        drop(arguments);
         again::put(&f, &opened, 1, |body, leaves| tacit_bridge::checkpoint(body, leaves))
     })
 }

@@ -63,20 +63,20 @@ where
 {
     fn tangents(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Result<Vec<Array>> {
         let Values { values: args, def } = self.function.arguments::<A>(primals)?;
-        let mut given = vec![None; primals.len()];
+        let mut leaf_tangents = vec![None; primals.len()];
         for (&argnum, tangent) in argnums.iter().zip(tangents) {
-            given[argnum] = Some(tangent.clone());
+            leaf_tangents[argnum] = Some(tangent.clone());
         }
-        let mut given = given.into_iter();
+        let mut leaf_tangents = leaf_tangents.into_iter();
         let mut operands = args.clone();
         for arg in &args {
-            operands.push(tangent_of(arg, &mut given)?.into());
+            operands.push(tangent_of(arg, &mut leaf_tangents)?.into());
         }
         let structure = self.function.structure()?;
-        let found = trace::run(&operands, |arrays| {
+        let result_tangents = trace::run(&operands, |arrays| {
             let mut arrays = arrays.into_iter().map(Value::from);
             let primals = tree::unflatten(&def, arrays.by_ref().take(args.len()).collect())?;
-            let tangents = (self.own)(primals, tree::unflatten(&def, arrays.collect())?);
+            let tangents = (self.transform)(primals, tree::unflatten(&def, arrays.collect())?);
             fitting(
                 tangents,
                 &structure,
@@ -86,7 +86,7 @@ where
                 ],
             )
         })?;
-        found.iter().map(Value::dense).collect()
+        result_tangents.iter().map(Value::dense).collect()
     }
 
     /// The gradients of the primals: the vjp of the tangents, which are linear in those of the primals.
@@ -95,20 +95,24 @@ where
             (0..primals.len()).filter(|&i| is_differentiable(&primals[i]) && tacit_bridge::is_wanted(i)).collect();
         let zeros = primals.iter().map(|primal| Ok(ops::zeros_like(primal)?)).collect::<Result<Vec<Array>>>()?;
         let at: Vec<Value> = chosen.iter().map(|&i| Value::from(&zeros[i])).collect();
-        let (given, results): (Vec<Array>, Vec<usize>) = cotangents
+        let (float_cotangents, results): (Vec<Array>, Vec<usize>) = cotangents
             .iter()
             .zip(0..)
             .filter(|(_, result)| is_differentiable(&outputs[*result]))
             .map(|(cotangent, result)| (cotangent.clone(), result))
             .unzip();
         // What is linear has the same vjp everywhere, at zeros as well.
-        let all: Vec<usize> = (0..at.len()).collect();
-        let found = Opened::from_values(&Values::from_arguments(&at)?)?.vjp(&all, &given, |tangents: Vec<Array>| {
-            let changes = self.tangents(primals, &tangents, &chosen)?;
-            results.iter().map(|&result| checked(result, &outputs[result], &changes[result])).collect()
-        })?;
+        let positions: Vec<usize> = (0..at.len()).collect();
+        let transposed = Opened::from_values(&Values::from_arguments(&at)?)?.vjp(
+            &positions,
+            &float_cotangents,
+            |tangents: Vec<Array>| {
+                let changes = self.tangents(primals, &tangents, &chosen)?;
+                results.iter().map(|&result| checked(result, &outputs[result], &changes[result])).collect()
+            },
+        )?;
         let mut gradients = zeros;
-        for (&primal, gradient) in chosen.iter().zip(found) {
+        for (&primal, gradient) in chosen.iter().zip(transposed) {
             gradients[primal] = gradient;
         }
         Ok(gradients)
@@ -128,11 +132,11 @@ fn checked(result: usize, output: &Array, tangent: &Array) -> Result<Array> {
 const NAME: &str = "the function";
 
 /// The tangent of the dense array that a value stands for, given those of its leaves.
-fn tangent_of(value: &Value, given: &mut impl Iterator<Item = Option<Array>>) -> Result<Array> {
+fn tangent_of(value: &Value, leaf_tangents: &mut impl Iterator<Item = Option<Array>>) -> Result<Array> {
     let opened = Opened::from_values(&Values::from_arguments(value)?)?;
     let (mut chosen, mut tangents) = (Vec::new(), Vec::new());
     for (position, leaf) in opened.leaves.iter().enumerate() {
-        if let Some(tangent) = given.next().flatten().filter(|_| is_differentiable(leaf)) {
+        if let Some(tangent) = leaf_tangents.next().flatten().filter(|_| is_differentiable(leaf)) {
             chosen.push(position);
             tangents.push(tangent);
         }

@@ -75,7 +75,7 @@ where
             let mut arrays = arrays.into_iter().map(Value::from);
             let primals = tree::unflatten(&def, arrays.by_ref().take(args.len()).collect())?;
             let outputs = tree::unflatten(&structure, arrays.by_ref().take(outputs.len()).collect())?;
-            let gradients = (self.own)(primals, outputs, tree::unflatten(&structure, arrays.collect())?);
+            let gradients = (self.transform)(primals, outputs, tree::unflatten(&structure, arrays.collect())?);
             fitting(
                 gradients,
                 &def,

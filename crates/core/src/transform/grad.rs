@@ -76,7 +76,7 @@ pub fn grad_wrt<'f, A: Tree, O: Tree, E: Into<Error>>(
     mut f: impl FnMut(A) -> Result<O, E> + 'f,
 ) -> Transformed<'f, A, A::With<Gradient>> {
     let wrt = wrt.into();
-    Transformed::new(move |given| Ok(differentiated(&wrt, given, &mut f)?.1))
+    Transformed::new(move |arguments| Ok(differentiated(&wrt, arguments, &mut f)?.1))
 }
 
 /// [`value_and_grad`] with respect to the arrays that `wrt` chooses.
@@ -89,18 +89,18 @@ pub fn value_and_grad_wrt<'f, A: Tree, O: Tree, E: Into<Error>>(
     mut f: impl FnMut(A) -> Result<O, E> + 'f,
 ) -> Transformed<'f, A, ValueAndGradient<A, O>> {
     let wrt = wrt.into();
-    Transformed::new(move |given| differentiated(&wrt, given, &mut f))
+    Transformed::new(move |arguments| differentiated(&wrt, arguments, &mut f))
 }
 
 /// The results of `f`, and the gradients of the arguments that `wrt` chooses.
 fn differentiated<A: Tree, O: Tree, E: Into<Error>>(
     wrt: &Wrt,
-    given: Values,
+    arguments: Values,
     f: &mut impl FnMut(A) -> Result<O, E>,
 ) -> Result<ValueAndGradient<A, O>> {
-    let opened = Opened::from_values(&given)?;
-    let chosen = wrt.choose(&given, &opened)?;
-    drop(given);
+    let opened = Opened::from_values(&arguments)?;
+    let chosen = wrt.choose(&arguments, &opened)?;
+    drop(arguments);
     let mut result = None;
     // The results stay beside the transform: through what it returns no outer transform could differentiate.
     let gradients = opened.vjp(&chosen, &[Array::from_f32(1.0)], |args: A::With<Value>| {
@@ -138,14 +138,14 @@ pub fn vjp<A: Arguments, C: Arguments<Arrays: Tree<With<Value> = O::With<Value>>
     cotangents: C,
     mut f: impl FnMut(A::Arrays) -> Result<O, E>,
 ) -> Result<ValueAndGradient<A::Arrays, O>> {
-    let given = Values::from_arguments(&args)?;
-    let opened = Opened::from_values(&given)?;
-    let chosen = Wrt::All.choose(&given, &opened)?;
+    let arguments = Values::from_arguments(&args)?;
+    let opened = Opened::from_values(&arguments)?;
+    let chosen = Wrt::All.choose(&arguments, &opened)?;
     let Values { values, def: cotangents_def } = Values::from_arguments(&cotangents)?;
-    drop((args, given, cotangents));
+    drop((args, arguments, cotangents));
     let cotangents = values.iter().map(Value::dense).collect::<Result<Vec<_>>>()?;
     let float: Vec<Array> = cotangents.iter().filter(|cotangent| is_differentiable(cotangent)).cloned().collect();
-    let mut made = None;
+    let mut outputs = None;
     let gradients = opened.vjp(&chosen, &float, |args: <A::Arrays as Tree>::With<Value>| {
         let results = Values::from_arguments(&args)?.run(&mut f)?;
         if let Some(difference) = results.def.difference(&cotangents_def) {
@@ -164,14 +164,14 @@ pub fn vjp<A: Arguments, C: Arguments<Arrays: Tree<With<Value> = O::With<Value>>
                 "give each cotangent the shape and dtype of its result",
             )?;
         }
-        made = Some(results);
+        outputs = Some(results);
         let float: Vec<Array> = dense.into_iter().filter(is_differentiable).collect();
         if float.is_empty() {
             return Err(Error::invalid("no result is float", "differentiate a function with float results"));
         }
         Ok(float)
     })?;
-    Ok((made.ok_or_else(never_called)?.into_tree()?, opened.gradients(&chosen, gradients)?))
+    Ok((outputs.ok_or_else(never_called)?.into_tree()?, opened.gradients(&chosen, gradients)?))
 }
 
 /// The first leaf, which must be one float element, as the scalar that MLX differentiates.

@@ -62,13 +62,13 @@ where
         let sliced = Values::from_arguments(&xs)?;
         (sliced.values.len(), rows_of(&sliced)?)
     };
-    let mut given = Values::from_arguments(&(&xs, &shared))?;
+    let mut arguments = Values::from_arguments(&(&xs, &shared))?;
     drop((xs, shared));
-    for value in given.values.iter_mut().take(count) {
+    for value in arguments.values.iter_mut().take(count) {
         *value = value.dense()?.into();
     }
-    let opened = Opened::from_values(&given)?;
-    drop(given);
+    let opened = Opened::from_values(&arguments)?;
+    drop(arguments);
     let f = Rc::new(move |(xs, shared): (X::Arrays, P::Arrays)| f(xs, shared));
     again::put(&f, &opened, total, |body, leaves| {
         let chunk = move |arrays: &[Array]| -> Result<Vec<Array>, BoxError> {

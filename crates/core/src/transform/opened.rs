@@ -13,8 +13,8 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    pub(super) fn from_values(given: &Values) -> Result<Self> {
-        let (leaves, def) = given.def.opened(given.values.clone())?;
+    pub(super) fn from_values(values: &Values) -> Result<Self> {
+        let (leaves, def) = values.def.opened(values.values.clone())?;
         Ok(Self { def, leaves: leaves.iter().map(Value::dense).collect::<Result<_>>()? })
     }
 
@@ -67,7 +67,7 @@ impl Opened {
 pub(super) fn with_zeros(arrays: &[Array], found: Vec<Array>) -> Result<Vec<Array>> {
     let mut found = found.into_iter();
     let next = |array| match is_differentiable(array).then(|| found.next()).flatten() {
-        Some(own) => Ok(own),
+        Some(derivative) => Ok(derivative),
         None => Ok(ops::zeros_like(array)?),
     };
     arrays.iter().map(next).collect()

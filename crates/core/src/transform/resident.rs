@@ -39,8 +39,8 @@ impl<T: 'static> Resident<T> {
     }
 
     pub(super) fn get(&self) -> Result<Rc<T>> {
-        let own = DROPPED.with(|dropped| Arc::ptr_eq(dropped, &self.dropped));
-        let value = if own { VALUES.with_borrow(|values| values.get(&self.id).cloned()) } else { None };
+        let is_this_thread = DROPPED.with(|dropped| Arc::ptr_eq(dropped, &self.dropped));
+        let value = if is_this_thread { VALUES.with_borrow(|values| values.get(&self.id).cloned()) } else { None };
         value.and_then(|value| value.downcast().ok()).ok_or_else(|| {
             Error::invalid(
                 "a function of a graph is called on another thread than the one that built the graph",

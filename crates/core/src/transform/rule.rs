@@ -17,7 +17,7 @@ use crate::{Error, Result, Tree, Value};
 /// A function and its own transform, whose types `T` names.
 pub(super) struct Rule<F, G, T> {
     pub(super) function: NodeFunction<F>,
-    pub(super) own: Rc<G>,
+    pub(super) transform: Rc<G>,
     types: PhantomData<T>,
 }
 
@@ -29,15 +29,15 @@ type Put<F, G, T> = fn(InGraph<F, G, T>, &[Array]) -> Result<Vec<Array>, BridgeE
 
 pub(super) fn with_rule<A: Tree, O: Tree, F: 'static, G: 'static, T: 'static>(
     f: F,
-    own: G,
+    transform: G,
     put: Put<F, G, T>,
 ) -> Transformed<'static, A, O::With<Value>> {
-    let (f, own) = (Rc::new(f), Rc::new(own));
-    Transformed::new(move |given| {
-        let opened = Opened::from_values(&given)?;
-        drop(given);
+    let (f, transform) = (Rc::new(f), Rc::new(transform));
+    Transformed::new(move |arguments| {
+        let opened = Opened::from_values(&arguments)?;
+        drop(arguments);
         let function = NodeFunction::new(&f, &opened);
-        let resident = Resident::new(Rule { function, own: Rc::clone(&own), types: PhantomData });
+        let resident = Resident::new(Rule { function, transform: Rc::clone(&transform), types: PhantomData });
         let rule = resident.get()?;
         let result = put(InGraph(resident), &opened.leaves);
         rule.function.results(result?)
@@ -46,14 +46,14 @@ pub(super) fn with_rule<A: Tree, O: Tree, F: 'static, G: 'static, T: 'static>(
 
 /// The arrays of what a rule gave, which must have the structure of `of`; `unfit` is the message and what to do if not.
 pub(super) fn fitting<T: Tree, E: Into<Error>>(
-    given: Result<T, E>,
+    tree: Result<T, E>,
     of: &TreeDef,
     unfit: [&str; 2],
 ) -> Result<Vec<Array>> {
-    let given = given.map_err(Into::into)?;
-    let mut found = None;
-    let arrays = arrays_of(|visitor| given.flatten(visitor), &mut found)?;
-    match found.and_then(|found| of.difference(&found)) {
+    let tree = tree.map_err(Into::into)?;
+    let mut structure = None;
+    let arrays = arrays_of(|visitor| tree.flatten(visitor), &mut structure)?;
+    match structure.and_then(|structure| of.difference(&structure)) {
         None => Ok(arrays),
         Some(difference) => Err(Error::invalid(format!("{}: {difference}", unfit[0]), unfit[1])),
     }

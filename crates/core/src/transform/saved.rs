@@ -58,12 +58,12 @@ where
     F: FnMut(A) -> Result<O, E> + 'f,
 {
     let encode: Rc<Encode> = Rc::new(encode);
-    Transformed::new(move |mut given| {
+    Transformed::new(move |mut arguments| {
         if !tacit_bridge::in_transform() {
-            return given.run(&mut f)?.into_tree();
+            return arguments.run(&mut f)?.into_tree();
         }
-        let inputs = set_apart(&mut given)?;
-        let mut results = given.run(&mut f)?;
+        let inputs = set_apart(&mut arguments)?;
+        let mut results = arguments.run(&mut f)?;
         let outputs = set_apart(&mut results)?;
         let encode = Rc::clone(&encode);
         // Handlers take nodes of a graph that is plain only once its traces have ended.
@@ -83,8 +83,8 @@ pub(super) fn save(encode: &Rc<Encode>, parts: &[Ends]) -> Result<()> {
 fn set_apart(values: &mut Values) -> Result<Vec<Array>> {
     let dense: Vec<Array> = values.values.iter().filter_map(Value::as_dense).cloned().collect();
     let apart = tacit_bridge::apart(&dense)?;
-    for (value, own) in values.values.iter_mut().filter(|value| !value.is_implicit()).zip(&apart) {
-        *value = own.into();
+    for (value, node) in values.values.iter_mut().filter(|value| !value.is_implicit()).zip(&apart) {
+        *value = node.into();
     }
     Ok(apart)
 }
@@ -115,9 +115,9 @@ impl Held {
         let mut decoded = built(again)?;
         if found.shape != expected.shape {
             let size = expected.size() as i32;
-            let all = decoded.reshape(&[-1])?;
-            let own = if found.size() > expected.size() { all.try_index(..size)? } else { all };
-            decoded = own.reshape(&expected.shape)?;
+            let flat = decoded.reshape(&[-1])?;
+            let cut = if found.size() > expected.size() { flat.try_index(..size)? } else { flat };
+            decoded = cut.reshape(&expected.shape)?;
         }
         let decoded = without_second(&decoded.as_dtype(expected.dtype)?)?;
         Ok(std::iter::once(decoded).chain(opened.leaves).collect())

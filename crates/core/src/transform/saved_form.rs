@@ -76,45 +76,46 @@ impl SavedForm {
         if !in_transform() {
             return f(activations);
         }
-        let mut given = Opened::from_values(&Values::from_arguments(&activations.to_vec())?)?;
-        if !given.leaves.iter().any(is_differentiable) {
+        let mut operands = Opened::from_values(&Values::from_arguments(&activations.to_vec())?)?;
+        if !operands.leaves.iter().any(is_differentiable) {
             return f(activations);
         }
         let known = PARTS.with_borrow(Weak::upgrade);
         let is_first = known.is_none();
-        let all = known.unwrap_or_default();
+        let parts = known.unwrap_or_default();
         if is_first {
-            PARTS.set(Rc::downgrade(&all));
+            PARTS.set(Rc::downgrade(&parts));
         }
-        let results = self.part(&all, &mut given, f)?;
+        let results = self.part(&parts, &mut operands, f)?;
         if is_first {
             // Handlers take nodes of a graph that is plain only once its traces have ended.
-            trace::once_plain(move || all.save())?;
+            trace::once_plain(move || parts.save())?;
         }
         Ok(results)
     }
 
     fn part(
         &self,
-        all: &Parts,
-        given: &mut Opened,
+        parts: &Parts,
+        operands: &mut Opened,
         f: impl FnOnce(&[Value]) -> Result<Vec<Value>>,
     ) -> Result<Vec<Value>> {
         let mut inputs = Vec::new();
-        for leaf in given.leaves.iter_mut().filter(|leaf| is_differentiable(leaf)) {
+        for leaf in operands.leaves.iter_mut().filter(|leaf| is_differentiable(leaf)) {
             if self.0.is_some() {
-                *leaf = all.stand_in(leaf, &mut inputs)?;
+                *leaf = parts.stand_in(leaf, &mut inputs)?;
             } else {
                 inputs.push(leaf.clone());
             }
         }
-        let activations: Vec<Value> = tree::unflatten(&given.def, given.leaves.iter().map(Value::from).collect())?;
+        let activations: Vec<Value> =
+            tree::unflatten(&operands.def, operands.leaves.iter().map(Value::from).collect())?;
         let mut opened = Opened::from_values(&Values::from_arguments(&f(&activations)?)?)?;
         if self.0.is_some() {
             opened.leaves = apart(&opened.leaves)?;
         }
         let results = tree::unflatten(&opened.def, opened.leaves.iter().map(Value::from).collect())?;
-        all.parts.borrow_mut().push(Part { form: self.clone(), inputs, outputs: opened.leaves });
+        parts.parts.borrow_mut().push(Part { form: self.clone(), inputs, outputs: opened.leaves });
         Ok(results)
     }
 }
@@ -123,16 +124,16 @@ impl Parts {
     /// What a part reads in place of an array: what is reshaped to it is one node for all parts, and an input of this one.
     fn stand_in(&self, array: &Array, inputs: &mut Vec<Array>) -> Result<Array> {
         let source = reshape_source(array)?;
-        let own = match self.apart.borrow_mut().entry(array_id(&source)) {
+        let node = match self.apart.borrow_mut().entry(array_id(&source)) {
             Entry::Occupied(known) => known.get()[1].clone(),
             Entry::Vacant(place) => {
-                let own = apart(std::slice::from_ref(&source))?.swap_remove(0);
-                place.insert([source, own.clone()]);
-                own
+                let node = apart(std::slice::from_ref(&source))?.swap_remove(0);
+                place.insert([source, node.clone()]);
+                node
             }
         };
-        let stand_in = reshaped_again(array, &own)?;
-        inputs.push(own);
+        let stand_in = reshaped_again(array, &node)?;
+        inputs.push(node);
         Ok(stand_in)
     }
 
@@ -149,7 +150,7 @@ impl Parts {
             let (mut ends, mut between) = (Vec::new(), Ends::default());
             for Part { form: of, inputs, outputs } in &*parts {
                 between.outputs.extend_from_slice(inputs);
-                if of.0.as_ref().is_some_and(|own| Rc::ptr_eq(own, encode)) {
+                if of.0.as_ref().is_some_and(|form| Rc::ptr_eq(form, encode)) {
                     between.inputs.extend_from_slice(outputs);
                     ends.push(Ends { inputs: inputs.clone(), outputs: outputs.clone(), ..Ends::default() });
                 } else {

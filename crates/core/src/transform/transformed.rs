@@ -36,9 +36,9 @@ impl<'f, A: Tree, R> Transformed<'f, A, R> {
     ///
     /// See the transform that made the function.
     pub fn call<B: Arguments<Arrays: Tree<With<Value> = A::With<Value>>>>(&mut self, args: B) -> Result<R> {
-        let given = Values::from_arguments(&args)?;
+        let arguments = Values::from_arguments(&args)?;
         // What the caller let go of may be written over while the function runs.
         drop(args);
-        (self.run)(given)
+        (self.run)(arguments)
     }
 }

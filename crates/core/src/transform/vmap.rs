@@ -77,18 +77,18 @@ pub fn vmap<'f, A: Tree, O: Tree, E: Into<Error>>(
     mut f: impl FnMut(A) -> Result<O, E> + 'f,
 ) -> Transformed<'f, A, O::With<Value>> {
     let (in_axes, out_axes) = (in_axes.into(), out_axes.into());
-    Transformed::new(move |given| {
-        let mapped = in_axes.mapped(&given.values, &given.def)?;
+    Transformed::new(move |arguments| {
+        let mapped = in_axes.mapped(&arguments.values, &arguments.def)?;
         let inputs: Vec<Array> =
-            mapped.iter().filter_map(|&(position, _)| given.values[position].as_dense().cloned()).collect();
+            mapped.iter().filter_map(|&(position, _)| arguments.values[position].as_dense().cloned()).collect();
         let axes: Vec<Option<i32>> = mapped.iter().map(|&(_, axis)| Some(axis)).collect();
         let mut structure = None;
         let mut example = |arrays: Vec<Array>| -> Result<Vec<Array>> {
-            let mut given = given.clone();
+            let mut arguments = arguments.clone();
             for (&(position, _), array) in mapped.iter().zip(arrays) {
-                given.values[position] = array.into();
+                arguments.values[position] = array.into();
             }
-            let results = given.run(&mut f)?;
+            let results = arguments.run(&mut f)?;
             let dense = results.dense()?;
             out_axes.check_results(&dense, &results.def)?;
             structure = Some(results.def);

@@ -46,11 +46,11 @@ impl Wrt {
     }
 
     /// The positions of the leaves that are chosen and float; at least one.
-    pub(super) fn choose(&self, given: &Values, opened: &Opened) -> Result<Vec<usize>> {
+    pub(super) fn choose(&self, arguments: &Values, opened: &Opened) -> Result<Vec<usize>> {
         let chosen: Vec<usize> = match self {
             Self::All => (0..opened.leaves.len()).collect(),
             Self::Arguments(positions) => of_arguments(positions, opened)?,
-            Self::Paths(holds) => of_paths(holds, given, opened)?,
+            Self::Paths(holds) => of_paths(holds, arguments, opened)?,
         };
         let frozen = opened.def.frozen();
         let differentiable = |&position: &usize| is_differentiable(&opened.leaves[position]) && !frozen[position];
@@ -107,14 +107,14 @@ fn of_arguments(positions: &[usize], opened: &Opened) -> Result<Vec<usize>> {
     Ok((0..paths.len()).filter(|&i| positions.contains(&argument(&paths[i]))).collect())
 }
 
-fn of_paths(holds: &dyn Fn(&Path) -> bool, given: &Values, opened: &Opened) -> Result<Vec<usize>> {
+fn of_paths(holds: &dyn Fn(&Path) -> bool, arguments: &Values, opened: &Opened) -> Result<Vec<usize>> {
     let paths = opened.def.paths();
     let mut chosen = Vec::new();
     let mut position = 0;
-    for (outer, value) in given.def.paths().iter().zip(&given.values) {
-        let all = holds(outer);
+    for (outer, value) in arguments.def.paths().iter().zip(&arguments.values) {
+        let is_chosen = holds(outer);
         for _ in 0..tree::leaves(value, Open::Fully)?.len() {
-            if all || holds(&paths[position]) {
+            if is_chosen || holds(&paths[position]) {
                 chosen.push(position);
             }
             position += 1;

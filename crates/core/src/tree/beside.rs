@@ -20,67 +20,67 @@ pub(crate) fn beside<G: Arguments>(
 ) -> Result<Vec<Option<Array>>> {
     let (values, other) = Flattened::flatten(others, Open::Fully)?;
     let mut walk = Walk {
-        own: def.entries.iter(),
+        entries: def.entries.iter(),
         other: other.entries.iter(),
         values: values.into_iter(),
-        found: Vec::with_capacity(leaves.len()),
+        arrays: Vec::with_capacity(leaves.len()),
     };
     walk.subtree(&Path::default()).map_err(|at| Error::invalid(format!("{misfit}: {at}"), help))?;
-    let found = walk.found;
-    for ((path, own), found) in def.paths().iter().zip(leaves).zip(&found) {
-        if let Some(found) = found {
-            check_aval(what, path, &own.aval()?, found, help)?;
+    let arrays = walk.arrays;
+    for ((path, leaf), array) in def.paths().iter().zip(leaves).zip(&arrays) {
+        if let Some(array) = array {
+            check_aval(what, path, &leaf.aval()?, array, help)?;
         }
     }
-    Ok(found)
+    Ok(arrays)
 }
 
 /// The error of an array of another aval than it must have.
-pub(crate) fn check_aval(what: &str, path: &Path, own: &Aval, found: &Array, help: &str) -> Result<()> {
+pub(crate) fn check_aval(what: &str, path: &Path, expected: &Aval, found: &Array, help: &str) -> Result<()> {
     let found = Aval::from(found);
-    if *own == found {
+    if *expected == found {
         return Ok(());
     }
-    Err(Error::invalid(format!("the {what} of {} is {found}, and the array {own}", path.shown()), help))
+    Err(Error::invalid(format!("the {what} of {} is {found}, and the array {expected}", path.shown()), help))
 }
 
 struct Walk<'d, 'o> {
-    own: Iter<'d, Entry>,
+    entries: Iter<'d, Entry>,
     other: Iter<'o, Entry>,
     values: std::vec::IntoIter<Value>,
-    found: Vec<Option<Array>>,
+    arrays: Vec<Option<Array>>,
 }
 
 impl Walk<'_, '_> {
     fn subtree(&mut self, path: &Path) -> Result<(), Difference> {
-        let (Some(own), Some(other)) = (self.own.next(), self.other.as_slice().first()) else { return Ok(()) };
+        let (Some(entry), Some(other)) = (self.entries.next(), self.other.as_slice().first()) else { return Ok(()) };
         if matches!(other, Entry::Node(OwnNode { kind: NodeKind::Nothing, .. })) {
             self.other.next();
-            self.nothing(own);
+            self.nothing(entry);
             return Ok(());
         }
-        let named = own.name() == other.name();
-        if !named && matches!(own, Entry::Node(OwnNode { labels: OwnLabels::Inner, .. })) {
+        let named = entry.name() == other.name();
+        if !named && matches!(entry, Entry::Node(OwnNode { labels: OwnLabels::Inner, .. })) {
             return self.subtree(path);
         }
-        let fits = named && own.len() == other.len() && (0..own.len()).all(|i| own.label(i) == other.label(i));
+        let fits = named && entry.len() == other.len() && (0..entry.len()).all(|i| entry.label(i) == other.label(i));
         if !fits {
-            return Err(Difference { path: path.clone(), what: print::difference(own, other) });
+            return Err(Difference { path: path.clone(), what: print::difference(entry, other) });
         }
         self.other.next();
-        if matches!(own, Entry::Leaf { .. }) {
-            self.found.push(self.values.next().and_then(|value| value.as_dense().cloned()));
+        if matches!(entry, Entry::Leaf { .. }) {
+            self.arrays.push(self.values.next().and_then(|value| value.as_dense().cloned()));
         }
-        (0..own.len()).try_for_each(|child| self.subtree(&own.child(path, child)))
+        (0..entry.len()).try_for_each(|child| self.subtree(&entry.child(path, child)))
     }
 
     /// Goes over the rest of a subtree that has nothing.
-    fn nothing(&mut self, own: &Entry) {
-        if matches!(own, Entry::Leaf { .. }) {
-            self.found.push(None);
+    fn nothing(&mut self, entry: &Entry) {
+        if matches!(entry, Entry::Leaf { .. }) {
+            self.arrays.push(None);
         }
-        for _ in 0..own.len() {
-            if let Some(child) = self.own.next() {
+        for _ in 0..entry.len() {
+            if let Some(child) = self.entries.next() {
                 self.nothing(child);
             }
         }

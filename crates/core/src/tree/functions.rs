@@ -211,11 +211,11 @@ pub fn update<T: Tree, G: Tree>(
 ) -> Result<()> {
     let (mut leaves, def) = flatten(&*tree, Open::Fully)?;
     let words = ["the gradients do not fit the tree", "gradient", "give the gradients of this very tree"];
-    let found = beside((&leaves, &def), gradients, words)?;
-    for (((path, leaf), frozen), gradient) in def.paths().iter().zip(&mut leaves).zip(def.frozen()).zip(found) {
-        let (false, Some(gradient), Value::Dense(own)) = (frozen, gradient, &*leaf) else { continue };
-        let updated = f(path, own, &gradient)?;
-        check_aval("update", path, &own.into(), &updated, "return an array of the array's own shape and dtype")?;
+    let gradients = beside((&leaves, &def), gradients, words)?;
+    for (((path, leaf), frozen), gradient) in def.paths().iter().zip(&mut leaves).zip(def.frozen()).zip(gradients) {
+        let (false, Some(gradient), Value::Dense(array)) = (frozen, gradient, &*leaf) else { continue };
+        let updated = f(path, array, &gradient)?;
+        check_aval("update", path, &array.into(), &updated, "return an array of the array's own shape and dtype")?;
         *leaf = updated.into();
     }
     assign(tree, &def, leaves)

@@ -74,8 +74,8 @@ impl<'a, 'm> Matcher<'a, 'm> {
     }
 
     fn leaf(&mut self, array: Listed<'a>, frozen: bool) {
-        let own = self.next();
-        self.fits = self.fits && own.is_some_and(|own| *own == Entry::Leaf { frozen });
+        let entry = self.next();
+        self.fits = self.fits && entry.is_some_and(|entry| *entry == Entry::Leaf { frozen });
         self.matched.arrays.push(array);
     }
 
@@ -134,8 +134,8 @@ impl<'a> Visitor<'a> for Matcher<'a, '_> {
     }
 
     fn node(&mut self, node: &Node<'_>) {
-        let own = self.next();
-        self.fits = self.fits && matches!(own, Some(Entry::Node(own)) if own.is(node));
+        let entry = self.next();
+        self.fits = self.fits && matches!(entry, Some(Entry::Node(entry)) if entry.is(node));
     }
 
     fn stamped(&mut self, stamp: &'a Stamp) -> bool {

@@ -94,11 +94,11 @@ impl NodeKind {
         // An enum's variant keeps the enum's name: both begin with a capital letter.
         let mut parts = path.rsplitn(3, "::");
         let last = parts.next().unwrap_or(path);
-        let kept = match parts.next() {
+        let length = match parts.next() {
             Some(parent) if parent.starts_with(char::is_uppercase) => parent.len() + 2 + last.len(),
             _ => last.len(),
         };
-        &name[path.len() - kept..]
+        &name[path.len() - length..]
     }
 }
 

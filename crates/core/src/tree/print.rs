@@ -72,17 +72,17 @@ fn printed(node: &OwnNode) -> Statics {
 }
 
 /// What differs, as in `static block_size 64 -> 32`.
-pub(super) fn difference(own: &Entry, other: &Entry) -> String {
+pub(super) fn difference(entry: &Entry, other: &Entry) -> String {
     let statics = |a: &Statics, b: &Statics| {
         let differing = a.iter().zip(b).find(|(a, b)| a != b)?;
         Some(format!("static {} {} -> {}", differing.0.0, differing.0.1, differing.1.1))
     };
-    let found = match (own, other) {
+    let found = match (entry, other) {
         (Entry::Implicit { skeleton: a, names: x }, Entry::Implicit { skeleton: b, names: y })
             if a.typetag_name() == b.typetag_name() =>
         {
             if a.aux_eq(&**b) && x != y {
-                Some(format!("{} with {} children -> {} children", kind(own, false), x.len(), y.len()))
+                Some(format!("{} with {} children -> {} children", kind(entry, false), x.len(), y.len()))
             } else {
                 statics(&a.aux(), &b.aux())
             }
@@ -93,8 +93,8 @@ pub(super) fn difference(own: &Entry, other: &Entry) -> String {
         _ => None,
     };
     found.unwrap_or_else(|| {
-        let full = kind(own, false) == kind(other, false);
-        format!("{} -> {}", kind(own, full), kind(other, full))
+        let full = kind(entry, false) == kind(other, false);
+        format!("{} -> {}", kind(entry, full), kind(other, full))
     })
 }
 

@@ -283,7 +283,7 @@ impl<'d> Entered<'d> {
     }
 
     pub(super) fn static_value(&self, name: &str) -> Option<&'d dyn StaticField> {
-        self.0.statics.iter().find(|(own, _)| *own == name).map(|(_, value)| &**value)
+        self.0.statics.iter().find(|(field, _)| *field == name).map(|(_, value)| &**value)
     }
 
     /// A static field.

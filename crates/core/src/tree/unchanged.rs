@@ -44,10 +44,10 @@ impl TreeDef {
         };
         let ((results, leaves_before), (len, _)) = (Entry::extent(own), Entry::extent(other));
         let (own, other) = (&own[results..], &other[..len]);
-        let all =
+        let all_fit =
             |fits: &dyn Fn(&Entry, &Entry) -> bool| own.len() == len && own.iter().zip(other).all(|(a, b)| fits(a, b));
-        let keeps_form = all(&|a, b| a == b || a.is_leaf() && b.is_leaf());
-        let is_taken = all(&Entry::is_taken_for);
+        let keeps_form = all_fit(&|a, b| a == b || a.is_leaf() && b.is_leaf());
+        let is_taken = all_fit(&Entry::is_taken_for);
         let (mut leaf, mut leaf_before) = (0, 0);
         let pairs = own.iter().zip(other).take_while(|(a, b)| a.len() == b.len());
         for (unchanged, (a, b)) in unchanged[1 + results..].iter_mut().zip(pairs) {
