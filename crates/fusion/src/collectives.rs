@@ -66,7 +66,7 @@ fn join(set: &mut Set, other: &Set) {
     if set.len() < other.len() {
         set.resize(other.len(), 0);
     }
-    set.iter_mut().zip(other).for_each(|(own, other)| *own |= other);
+    set.iter_mut().zip(other).for_each(|(word, other)| *word |= other);
 }
 
 fn add(set: &mut Set, member: usize) {

@@ -21,16 +21,16 @@ pub(crate) fn run(graph: &mut Graph) -> Result<usize> {
             }
             _ => continue,
         };
-        let mut all = true;
+        let mut all_passed = true;
         for (at, result) in results.enumerate() {
             // An output stays an array of its own, and what no input leads to is not in this graph.
             let operand = nodes.operands(node).nth(first + at).flatten().filter(|_| !nodes.is_output(result));
             match operand {
                 Some(operand) => nodes.replace(result, nodes.current(operand)?),
-                None => all = false,
+                None => all_passed = false,
             }
         }
-        passed += usize::from(all);
+        passed += usize::from(all_passed);
     }
     graph.rewire(nodes)?;
     Ok(passed)
@@ -49,8 +49,8 @@ fn cut(nodes: &mut Nodes, node: usize) -> Result<bool> {
     let mut first = 0;
     for (part, result) in nodes.results(node).enumerate() {
         let end = indices.get(part).copied().unwrap_or(whole.dim(axis));
-        let all = (0..axis).map(|_| (..).index_op());
-        let place: Vec<ArrayIndexOp<'_>> = all.chain([(first..end).index_op()]).collect();
+        let whole_axes = (0..axis).map(|_| (..).index_op());
+        let place: Vec<ArrayIndexOp<'_>> = whole_axes.chain([(first..end).index_op()]).collect();
         nodes.replace(result, whole.try_index(&place[..])?);
         first = end;
     }

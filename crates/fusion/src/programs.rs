@@ -74,12 +74,12 @@ fn taken(nodes: &Nodes, read: &[Option<Node>], groups: &Groups, group: usize) ->
 
 /// Puts a group's kernel into the graph, after those that it takes results of.
 fn emit(group: usize, built: &[Option<Built>], groups: &Groups, emitted: &mut [bool], nodes: &mut Nodes) -> Result<()> {
-    let Some(made) = &built[group] else { return Ok(()) };
-    if std::mem::replace(&mut emitted[group], true) || made.results.is_empty() {
+    let Some(program) = &built[group] else { return Ok(()) };
+    if std::mem::replace(&mut emitted[group], true) || program.results.is_empty() {
         return Ok(());
     }
-    let mut inputs = Vec::with_capacity(made.inputs.len());
-    for input in &made.inputs {
+    let mut inputs = Vec::with_capacity(program.inputs.len());
+    for input in &program.inputs {
         inputs.push(match input {
             Base::Constant(array) => array.clone(),
             Base::Value(slot) => {
@@ -90,8 +90,8 @@ fn emit(group: usize, built: &[Option<Built>], groups: &Groups, emitted: &mut [b
             }
         });
     }
-    let results = kernel::apply(made, &inputs)?;
-    for ((slot, _), result) in made.results.iter().zip(results) {
+    let results = kernel::apply(program, &inputs)?;
+    for ((slot, _), result) in program.results.iter().zip(results) {
         nodes.replace(*slot, result);
     }
     Ok(())

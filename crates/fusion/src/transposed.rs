@@ -9,11 +9,11 @@ use tacit_core::{Param, Result};
 
 pub(crate) fn run(graph: &mut Graph) -> Result<usize> {
     let mut nodes = graph.nodes()?;
-    let all: Vec<(usize, Slot)> = (0..nodes.len())
+    let transposes: Vec<(usize, Slot)> = (0..nodes.len())
         .filter(|&node| nodes.name(node) == "Transpose")
         .filter_map(|node| product(&nodes, node).map(|slot| (node, slot)))
         .collect();
-    if all.is_empty() {
+    if transposes.is_empty() {
         return Ok(0);
     }
     // BLAS takes transposed operands as they are.
@@ -22,7 +22,7 @@ pub(crate) fn run(graph: &mut Graph) -> Result<usize> {
         nodes.operands(node).flatten().for_each(|slot| elsewhere[slot.index()] = true);
     }
     let mut replaced = 0;
-    for (node, product) in all {
+    for (node, product) in transposes {
         let Some(result) = nodes.results(node).next() else { continue };
         let Some(matmul) = nodes.maker(product) else { continue };
         let needed = elsewhere[result.index()] || nodes.is_output(result);

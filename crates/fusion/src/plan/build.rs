@@ -20,18 +20,18 @@ pub(super) fn build(nodes: &mut Nodes, read: &[Read], members: &[usize], exporte
     let mut builder = Builder { plan: PlanBuilder::default().in_pieces(threads), ..Builder::default() };
     let mut results = Vec::new();
     for &member in members {
-        let made = builder.stage(nodes, read, member)?;
-        for (slot, value) in nodes.results(member).zip(made) {
+        let stage_results = builder.stage(nodes, read, member)?;
+        for (slot, value) in nodes.results(member).zip(stage_results) {
             builder.values.insert(slot.index(), value);
             if !exported.is_needed(slot) {
                 continue;
             }
             let updated = matches!(read[member], Read::Update(_));
-            let mut given = (slot, value);
-            while let Some((seen, lay)) = exported.seen_as(nodes, read, given.0, updated)? {
-                given = (seen, builder.laid(lay, given.1)?);
+            let mut result = (slot, value);
+            while let Some((slot, lay)) = exported.needed_as(nodes, read, result.0, updated)? {
+                result = (slot, builder.laid(lay, result.1)?);
             }
-            results.push(given);
+            results.push(result);
         }
     }
     if results.is_empty() {
@@ -39,8 +39,8 @@ pub(super) fn build(nodes: &mut Nodes, read: &[Read], members: &[usize], exporte
     }
     let outputs: Vec<PlanValue> = results.iter().map(|&(_, value)| value).collect();
     let plan = builder.plan.finish(&outputs).map_err(refused)?;
-    let made = plan.apply(&builder.inputs)?;
-    for ((slot, _), array) in results.into_iter().zip(made) {
+    let arrays = plan.apply(&builder.inputs)?;
+    for ((slot, _), array) in results.into_iter().zip(arrays) {
         nodes.replace(slot, array);
     }
     Ok(members.len())

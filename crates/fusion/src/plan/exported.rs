@@ -51,7 +51,7 @@ impl Exported {
 
     /// The value as which alone this one is needed, if it is all of its elements in the same order, or few of them. An array that
     /// is `updated` is written in place only where it keeps the shape that it was given in.
-    pub(super) fn seen_as<'r>(
+    pub(super) fn needed_as<'r>(
         &self,
         nodes: &Nodes,
         read: &'r [Read],
@@ -62,8 +62,8 @@ impl Exported {
         let Read::Lay(lay) = &read[node] else { return Ok(None) };
         let before = Aval::from(&nodes.operand(node, 0)?);
         let bytes = lay.result.nbytes();
-        let seen_so = matches!(lay.elements, Elements::From(_)) && (bytes == before.nbytes() || bytes <= COPIED);
-        let seen = nodes.results(node).next().filter(|_| seen_so && (!updated || lay.result.shape == before.shape));
-        Ok(seen.map(|seen| (seen, lay)))
+        let laid_alone = matches!(lay.elements, Elements::From(_)) && (bytes == before.nbytes() || bytes <= COPIED);
+        let laid = nodes.results(node).next().filter(|_| laid_alone && (!updated || lay.result.shape == before.shape));
+        Ok(laid.map(|laid| (laid, lay)))
     }
 }

@@ -23,11 +23,11 @@ impl Groups {
     /// Puts all stages of one phase together that have the same collectives behind them.
     pub(super) fn form(nodes: &Nodes, read: &[Read], collectives: &[Behind]) -> Self {
         let phases = phases(nodes, read);
-        let mut all: BTreeMap<(usize, Behind), Vec<usize>> = BTreeMap::new();
+        let mut by_phase: BTreeMap<(usize, Behind), Vec<usize>> = BTreeMap::new();
         for node in (0..nodes.len()).filter(|&node| read[node].is_stage()) {
-            all.entry((phases[node], collectives[node])).or_default().push(node);
+            by_phase.entry((phases[node], collectives[node])).or_default().push(node);
         }
-        let list: Vec<Vec<usize>> = all.into_values().filter(|members| members.len() >= FEW).collect();
+        let list: Vec<Vec<usize>> = by_phase.into_values().filter(|members| members.len() >= FEW).collect();
         let mut of = vec![None; nodes.len()];
         for (group, members) in list.iter().enumerate() {
             for &member in members {

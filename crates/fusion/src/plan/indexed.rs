@@ -10,7 +10,7 @@ use tacit_core::kernel::{Element, Input, Output};
 use super::staged::{BoxError, Stage};
 use super::steps::size;
 
-/// Which elements of an array `[outer, extent, columns, each]` indices `[outer, chosen, columns]` choose.
+/// Which elements of an array `[outer, extent, columns, width]` indices `[outer, chosen, columns]` choose.
 pub(super) struct Indexed {
     /// The rows among which each index chooses.
     extent: usize,
@@ -18,7 +18,7 @@ pub(super) struct Indexed {
     indices: usize,
     columns: usize,
     /// The elements that an index chooses.
-    each: usize,
+    width: usize,
 }
 
 impl Indexed {
@@ -30,7 +30,7 @@ impl Indexed {
             && whole.shape[..axis] == indices.shape[..axis]
             && whole.shape[axis + 1..] == indices.shape[axis + 1..];
         let indexed =
-            Self { extent: whole.shape[axis] as usize, indices: size(&indices.shape[axis..]), columns, each: 1 };
+            Self { extent: whole.shape[axis] as usize, indices: size(&indices.shape[axis..]), columns, width: 1 };
         (same && is_index(indices.dtype)).then_some(indexed)
     }
 
@@ -39,7 +39,7 @@ impl Indexed {
         let (&extent, row) = whole.shape.split_first()?;
         let (begin, end) = part.shape.split_at_checked(indices.shape.len())?;
         let same = begin == indices.shape && end.split_first() == Some((&1, row));
-        let indexed = Self { extent: extent as usize, indices: indices.size(), columns: 1, each: size(row) };
+        let indexed = Self { extent: extent as usize, indices: indices.size(), columns: 1, width: size(row) };
         (same && is_index(indices.dtype)).then_some(indexed)
     }
 
@@ -67,7 +67,7 @@ impl Indexed {
             // As MLX: negative indices count from the end.
             let index = index.into().rem_euclid(extent) as usize;
             let outer = at / self.indices;
-            f(((outer * self.extent + index) * self.columns + at % self.columns) * self.each, at * self.each);
+            f(((outer * self.extent + index) * self.columns + at % self.columns) * self.width, at * self.width);
         }
         Ok(())
     }
@@ -83,7 +83,7 @@ pub(super) struct Taken(pub(super) Indexed);
 impl Stage for Taken {
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
         let item = output.aval().item_size();
-        let (from, to, bytes) = (inputs[0].bytes(), output.bytes(), self.0.each * item);
+        let (from, to, bytes) = (inputs[0].bytes(), output.bytes(), self.0.width * item);
         self.0.for_each(&inputs[1], |whole, part| {
             to[part * item..][..bytes].copy_from_slice(&from[whole * item..][..bytes]);
         })
@@ -96,7 +96,7 @@ pub(super) struct Put(pub(super) Indexed);
 impl Stage for Put {
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
         let item = output.aval().item_size();
-        let (from, to, bytes) = (inputs[1].bytes(), output.bytes(), self.0.each * item);
+        let (from, to, bytes) = (inputs[1].bytes(), output.bytes(), self.0.width * item);
         self.0.for_each(&inputs[0], |whole, part| {
             to[whole * item..][..bytes].copy_from_slice(&from[part * item..][..bytes]);
         })
@@ -112,10 +112,10 @@ impl Added {
     }
 
     fn run<T: Element + Add<Output = T>>(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
-        let (updates, to, each) = (inputs[1].elements::<T>()?, output.elements::<T>()?, self.0.each);
+        let (updates, to, width) = (inputs[1].elements::<T>()?, output.elements::<T>()?, self.0.width);
         self.0.for_each(&inputs[0], |whole, part| {
-            let to = to[whole..][..each].iter_mut();
-            to.zip(&updates[part..][..each]).for_each(|(to, update)| *to = *to + *update);
+            let to = to[whole..][..width].iter_mut();
+            to.zip(&updates[part..][..width]).for_each(|(to, update)| *to = *to + *update);
         })
     }
 }

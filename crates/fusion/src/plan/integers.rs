@@ -103,8 +103,8 @@ impl Integers {
     /// Ops that wrap round, and so have the same bits with a sign and without one.
     fn wrapping(inputs: &[Input<'_>], output: &mut Output<'_>, op: fn(u32, u32) -> u32) {
         let pairs = words(&inputs[0]).iter().zip(words(&inputs[1]));
-        let each = output.bytes().as_chunks_mut::<4>().0.iter_mut().zip(pairs);
-        each.for_each(|(to, (a, b))| *to = op(u32::from_ne_bytes(*a), u32::from_ne_bytes(*b)).to_ne_bytes());
+        let elements = output.bytes().as_chunks_mut::<4>().0.iter_mut().zip(pairs);
+        elements.for_each(|(to, (a, b))| *to = op(u32::from_ne_bytes(*a), u32::from_ne_bytes(*b)).to_ne_bytes());
     }
 
     fn of_truth(&self, inputs: &[Input<'_>], output: &mut Output<'_>) {
@@ -117,8 +117,8 @@ impl Integers {
             Op::NotEqual => |a, b| a != b,
             _ => |a, _| !a,
         };
-        let each = output.bytes().iter_mut().zip(a.iter().zip(b));
-        each.for_each(|(to, (&a, &b))| *to = op(a != 0, b != 0).into());
+        let elements = output.bytes().iter_mut().zip(a.iter().zip(b));
+        elements.for_each(|(to, (&a, &b))| *to = op(a != 0, b != 0).into());
     }
 
     fn cast(input: &Input<'_>, output: &mut Output<'_>) {
@@ -147,9 +147,9 @@ impl Stage for Integers {
         match (self.0, inputs[0].aval().dtype) {
             (Op::Cast, _) => Self::cast(&inputs[0], output),
             (Op::Select, _) => {
-                let each = output.bytes().as_chunks_mut::<4>().0.iter_mut().zip(inputs[0].bytes());
-                let each = each.zip(words(&inputs[1]).iter().zip(words(&inputs[2])));
-                each.for_each(|((to, &first), (a, b))| *to = if first == 0 { *b } else { *a });
+                let elements = output.bytes().as_chunks_mut::<4>().0.iter_mut().zip(inputs[0].bytes());
+                let elements = elements.zip(words(&inputs[1]).iter().zip(words(&inputs[2])));
+                elements.for_each(|((to, &first), (a, b))| *to = if first == 0 { *b } else { *a });
             }
             (Op::Add, _) => Self::wrapping(inputs, output, u32::wrapping_add),
             (Op::Subtract, _) => Self::wrapping(inputs, output, u32::wrapping_sub),
@@ -157,8 +157,8 @@ impl Stage for Integers {
             // As MLX, of the sign of the divisor. MLX ends the program where that is 0.
             (Op::Remainder, Dtype::Int32) => Self::wrapping(inputs, output, |a, b| {
                 let (a, b) = (a.cast_signed(), b.cast_signed());
-                let rest = a.checked_rem(b).unwrap_or(0);
-                (if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest }).cast_unsigned()
+                let remainder = a.checked_rem(b).unwrap_or(0);
+                (if remainder != 0 && (remainder < 0) != (b < 0) { remainder + b } else { remainder }).cast_unsigned()
             }),
             (Op::Remainder, _) => Self::wrapping(inputs, output, |a, b| a.checked_rem(b).unwrap_or(0)),
             (_, Dtype::Bool) => self.of_truth(inputs, output),

@@ -60,9 +60,9 @@ impl Lay {
         if result.size() == 0 {
             return Self::same(result);
         }
-        let own = steps(&operand.shape);
-        let first = starts.iter().zip(&own).map(|(&start, &step)| start as usize * step).sum();
-        let from = strides.iter().zip(&own).map(|(&stride, &step)| stride as isize * step as isize).collect();
+        let operand_steps = steps(&operand.shape);
+        let first = starts.iter().zip(&operand_steps).map(|(&start, &step)| start as usize * step).sum();
+        let from = strides.iter().zip(&operand_steps).map(|(&stride, &step)| stride as isize * step as isize).collect();
         Self::strided("Slice", from, first, result)
     }
 
@@ -70,9 +70,11 @@ impl Lay {
         if result.size() == 0 {
             return Self::same(result);
         }
-        let own = steps(&operand.shape);
+        let operand_steps = steps(&operand.shape);
         let mut from = vec![0; result.shape.len() - operand.shape.len()];
-        from.extend(operand.shape.iter().zip(own).map(|(&extent, step)| if extent == 1 { 0 } else { step as isize }));
+        from.extend(
+            operand.shape.iter().zip(operand_steps).map(|(&extent, step)| if extent == 1 { 0 } else { step as isize }),
+        );
         let repeats =
             operand.shape.last() == result.shape.last() && operand.shape.last() == Some(&(operand.size() as i32));
         Self { repeats, ..Self::strided("Broadcast", from, 0, result) }

@@ -47,11 +47,12 @@ impl Product {
     /// The same with an operand that is broadcast from one shape to another; none where its matrices themselves are.
     pub(super) fn sharing(mut self, operand: usize, from: &[i32], to: &[i32]) -> Option<Self> {
         let (batch, matrix) = to.split_at(to.len() - 2);
-        let own = from.len().checked_sub(2).filter(|&at| from[at..] == *matrix && !self.gathered)?;
-        let each = steps(&from[..own]);
+        let batch_axes = from.len().checked_sub(2).filter(|&at| from[at..] == *matrix && !self.gathered)?;
+        let batch_steps = steps(&from[..batch_axes]);
         let mut which = vec![0];
         for (axis, &extent) in batch.iter().enumerate() {
-            let step = (axis + own).checked_sub(batch.len()).filter(|&at| from[at] > 1).map_or(0, |at| each[at]);
+            let step =
+                (axis + batch_axes).checked_sub(batch.len()).filter(|&at| from[at] > 1).map_or(0, |at| batch_steps[at]);
             which = which.iter().flat_map(|first| (0..extent as usize).map(move |at| first + at * step)).collect();
         }
         self.shared[operand] = Some(which.into());

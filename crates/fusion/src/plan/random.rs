@@ -44,8 +44,8 @@ impl Stage for RandomBits {
         let keys = inputs[0].elements::<u32>()?.as_chunks::<2>().0;
         let to = output.bytes();
         if !to.is_empty() {
-            let each = to.len() / keys.len();
-            keys.iter().zip(to.chunks_mut(each)).for_each(|(key, to)| write(*key, to));
+            let bytes = to.len() / keys.len();
+            keys.iter().zip(to.chunks_mut(bytes)).for_each(|(key, to)| write(*key, to));
         }
         Ok(())
     }

@@ -131,15 +131,15 @@ impl Searched {
     fn run<T: Element + PartialOrd>(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
         let (line, values) = (inputs[0].elements::<T>()?, inputs[1].elements::<T>()?);
         for (to, value) in output.elements::<u32>()?.iter_mut().zip(values) {
-            let (mut first, mut left) = (0, line.len());
-            while left > 0 {
-                let half = left / 2;
+            let (mut first, mut count) = (0, line.len());
+            while count > 0 {
+                let half = count / 2;
                 let ordering = order(&line[first + half], value);
                 if ordering == Ordering::Less || self.right && ordering == Ordering::Equal {
                     first += half + 1;
-                    left -= half + 1;
+                    count -= half + 1;
                 } else {
-                    left = half;
+                    count = half;
                 }
             }
             *to = first as u32;

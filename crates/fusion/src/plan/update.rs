@@ -44,8 +44,8 @@ impl Stage for Joined {
 
 /// A part that is written where the graph says.
 pub(super) fn placed(update: &Aval, starts: &[i32], strides: &[i32], result: &Aval) -> Option<StridedCopy> {
-    let all = update.shape.len() == result.shape.len() && strides.iter().all(|&stride| stride > 0);
-    if !all {
+    let fits = update.shape.len() == result.shape.len() && strides.iter().all(|&stride| stride > 0);
+    if !fits {
         return None;
     }
     let first = starts.iter().zip(steps(&result.shape)).map(|(&start, step)| start as usize * step).sum();
@@ -70,10 +70,10 @@ impl Start {
         if !known || whole.len() != part.len() {
             return None;
         }
-        let own = steps(whole);
+        let whole_steps = steps(whole);
         let axis = |&axis: &i32| {
             let axis = axis as usize;
-            (own[axis], i64::from(whole[axis] - part[axis]))
+            (whole_steps[axis], i64::from(whole[axis] - part[axis]))
         };
         Some(Self { axes: axes.iter().map(axis).collect() })
     }

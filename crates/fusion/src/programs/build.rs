@@ -129,7 +129,7 @@ impl Builder {
     }
 
     /// The value as one of each element.
-    fn each(&mut self, number: Number) -> Number {
+    fn spread(&mut self, number: Number) -> Number {
         if self.is_wide(number) { number } else { self.step(Op::Spread, &[number]) }
     }
 
@@ -147,10 +147,10 @@ impl Builder {
     }
 
     fn rounded(&mut self, op: Op, operands: &[Number], precision: Precision) -> Number {
-        let mut all = [operands[0]; 3];
-        all[..operands.len()].copy_from_slice(operands);
+        let mut padded = [operands[0]; 3];
+        padded[..operands.len()].copy_from_slice(operands);
         let wide = op == Op::Spread || !op.is_reduction() && operands.iter().any(|&operand| self.is_wide(operand));
-        self.steps.push((op, all, precision));
+        self.steps.push((op, padded, precision));
         self.wide.push(wide);
         Number::Step(self.steps.len() - 1)
     }
@@ -189,35 +189,35 @@ impl Builder {
             from.push(number);
         }
         // Each node is rounded to its own dtype, as where it is run by itself, also where what follows stays in registers.
-        let own = precision(node.dtype);
+        let node_precision = precision(node.dtype);
         let value = match node.computes {
             Computes::Join => return Ok(Some(from)),
             Computes::Op(op) if op.is_reduction() => {
-                let row = self.each(from[0]);
-                self.rounded(op, &[row], own)
+                let row = self.spread(from[0]);
+                self.rounded(op, &[row], node_precision)
             }
-            Computes::Op(Op::Power) => self.power(&from, own),
-            Computes::Op(op) => self.rounded(op, &from, own),
+            Computes::Op(Op::Power) => self.power(&from, node_precision),
+            Computes::Op(op) => self.rounded(op, &from, node_precision),
             Computes::Swapped(op) => self.step(op, &[from[1], from[0]]),
             Computes::Cast => match node.dtype {
-                Dtype::Float16 | Dtype::Bfloat16 => self.rounded(Op::Copy, &from, own),
+                Dtype::Float16 | Dtype::Bfloat16 => self.rounded(Op::Copy, &from, node_precision),
                 Dtype::Bool => self.step(Op::NotZero, &from),
                 _ => from[0],
             },
             // One op each, which computes in `f32` inside and is rounded at its end.
             Computes::Softmax => {
-                let row = self.each(from[0]);
+                let row = self.spread(from[0]);
                 let (weights, sum, _) = self.weights(row);
                 let one = self.constant(1.0);
                 let factor = self.step(Op::Divide, &[one, sum]);
-                self.rounded(Op::Multiply, &[weights, factor], own)
+                self.rounded(Op::Multiply, &[weights, factor], node_precision)
             }
-            Computes::LogAddExp => self.log_add_exp([from[0], from[1]], own),
+            Computes::LogAddExp => self.log_add_exp([from[0], from[1]], node_precision),
             Computes::LogSumExp => {
-                let row = self.each(from[0]);
+                let row = self.spread(from[0]);
                 let (_, sum, most) = self.weights(row);
                 let log = self.step(Op::Log, &[sum]);
-                let value = self.rounded(Op::Add, &[log, most], own);
+                let value = self.rounded(Op::Add, &[log, most], node_precision);
                 // An infinity less itself is no number.
                 let magnitude = self.step(Op::Abs, &[most]);
                 let infinity = self.constant(f32::INFINITY);

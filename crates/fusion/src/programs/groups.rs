@@ -23,7 +23,7 @@ pub(super) struct Groups {
     /// Members of a group are of one level.
     levels: Vec<Level>,
     /// For the search: which units were seen in which one.
-    seen: Vec<u32>,
+    visited: Vec<u32>,
     search: u32,
 }
 
@@ -44,7 +44,7 @@ impl Groups {
             of: vec![None; nodes.len()],
             list: Vec::new(),
             levels: levels(nodes, read).into_iter().zip(behind.iter().copied()).collect(),
-            seen: vec![0; 2 * nodes.len()],
+            visited: vec![0; 2 * nodes.len()],
             search: 0,
         };
         let (joins, computed): (Vec<_>, Vec<_>) = read
@@ -104,18 +104,18 @@ impl Groups {
             let domain = self.joint(nodes, read, node, group)?;
             (!self.needs(nodes, read, node, group)).then_some((group, domain))
         });
-        let Some((own, domain)) = joined else {
+        let Some((group, domain)) = joined else {
             if let Some(domain) = alone(node) {
                 self.of[index] = Some(self.list.len());
                 self.list.push(Group { members: vec![index], domain, level: self.levels[index] });
             }
             return;
         };
-        self.list[own].domain = domain;
-        self.list[own].members.push(index);
-        self.of[index] = Some(own);
-        for other in before.into_iter().filter(|&other| other != own) {
-            self.merge(nodes, read, own, other);
+        self.list[group].domain = domain;
+        self.list[group].members.push(index);
+        self.of[index] = Some(group);
+        for other in before.into_iter().filter(|&other| other != group) {
+            self.merge(nodes, read, group, other);
         }
     }
 
@@ -146,8 +146,10 @@ impl Groups {
             let Some(map) = operand.view.map(role, domain) else { return false };
             let Base::Value(slot) = operand.base else { return true };
             let Some(member) = nodes.maker(slot).filter(|&maker| self.of[maker] == Some(group)) else { return true };
-            let Some(own) = read[member].as_ref().and_then(|node| domain.role(node.size())) else { return false };
-            match (own, role) {
+            let Some(member_role) = read[member].as_ref().and_then(|node| domain.role(node.size())) else {
+                return false;
+            };
+            match (member_role, role) {
                 (Role::Each, Role::Each) | (Role::Row, Role::Row) => operand.view == View::Same,
                 (Role::Row, Role::Each) => !map.is_wide() && map.divisor == 1 && map.modulus == domain.rows(),
                 (Role::Each, Role::Row) => false,
@@ -185,44 +187,44 @@ impl Groups {
     /// Puts a node that only writes values side by side to the group that makes all of them.
     fn join(&mut self, nodes: &Nodes, index: usize, node: &Node) {
         let mut makers = bases(nodes, node).map(|maker| self.of[maker]);
-        let Some(Some(own)) = makers.next() else { return };
-        if makers.filter(|&maker| maker == Some(own)).count() + 1 != node.operands.len() {
+        let Some(Some(group)) = makers.next() else { return };
+        if makers.filter(|&maker| maker == Some(group)).count() + 1 != node.operands.len() {
             return;
         }
-        let Group { members, domain, .. } = &mut self.list[own];
+        let Group { members, domain, .. } = &mut self.list[group];
         let Some(joint) = domain.with(node.domain) else { return };
         if members.len() < MOST && joint.columns.is_some_and(|columns| columns <= LONGEST) {
             *domain = joint;
             members.push(index);
             members.sort_unstable();
-            self.of[index] = Some(own);
+            self.of[index] = Some(group);
         }
     }
 
     /// Puts two groups together if neither needs the other by way of a third node, and says whether it did.
-    fn merge(&mut self, nodes: &Nodes, read: &[Option<Node>], own: usize, other: usize) -> bool {
-        let Some(domain) = self.list[own].domain.with(self.list[other].domain) else { return false };
-        if self.list[own].members.len() + self.list[other].members.len() > MOST
-            || self.leads(nodes, read, own, other)
-            || self.leads(nodes, read, other, own)
+    fn merge(&mut self, nodes: &Nodes, read: &[Option<Node>], group: usize, other: usize) -> bool {
+        let Some(domain) = self.list[group].domain.with(self.list[other].domain) else { return false };
+        if self.list[group].members.len() + self.list[other].members.len() > MOST
+            || self.leads(nodes, read, group, other)
+            || self.leads(nodes, read, other, group)
         {
             return false;
         }
         let taken = std::mem::take(&mut self.list[other].members);
-        let before = (self.list[own].members.clone(), self.list[own].domain);
+        let before = (self.list[group].members.clone(), self.list[group].domain);
         for &member in &taken {
-            self.of[member] = Some(own);
+            self.of[member] = Some(group);
         }
-        self.list[own].members.extend(&taken);
-        self.list[own].members.sort_unstable();
-        self.list[own].domain = domain;
+        self.list[group].members.extend(&taken);
+        self.list[group].members.sort_unstable();
+        self.list[group].domain = domain;
         // What one took from the other as an input is now a member's.
-        let fit = self.list[own]
+        let fit = self.list[group]
             .members
             .iter()
-            .all(|&member| read[member].as_ref().is_some_and(|node| self.fits(nodes, read, node, own, domain)));
+            .all(|&member| read[member].as_ref().is_some_and(|node| self.fits(nodes, read, node, group, domain)));
         if !fit {
-            (self.list[own].members, self.list[own].domain) = before;
+            (self.list[group].members, self.list[group].domain) = before;
             for &member in &taken {
                 self.of[member] = Some(other);
             }
@@ -261,7 +263,7 @@ impl Groups {
                 return true;
             }
             let unit = self.unit(node);
-            if self.levels[node] != level || std::mem::replace(&mut self.seen[unit], self.search) == self.search {
+            if self.levels[node] != level || std::mem::replace(&mut self.visited[unit], self.search) == self.search {
                 continue;
             }
             match self.of[node] {

@@ -228,27 +228,29 @@ fn read_node(nodes: &Nodes, node: usize, computes: Computes) -> Result<Option<No
 
 /// Whether a program computes this on such dtypes.
 fn takes(computes: Computes, operands: &[Operand], result: Dtype) -> bool {
-    let all = |test: &dyn Fn(Dtype) -> bool| operands.iter().all(|operand| test(operand.dtype));
+    let all_operands = |test: &dyn Fn(Dtype) -> bool| operands.iter().all(|operand| test(operand.dtype));
     match computes {
-        Computes::Cast => all(&|dtype| is_float(dtype) || matches!(dtype, Dtype::Bool | Dtype::Int32 | Dtype::Uint32)),
+        Computes::Cast => {
+            all_operands(&|dtype| is_float(dtype) || matches!(dtype, Dtype::Bool | Dtype::Int32 | Dtype::Uint32))
+        }
         Computes::Op(Op::Select) => {
             operands[0].dtype == Dtype::Bool && operands[1..].iter().all(|operand| operand.dtype == result)
         }
         Computes::Op(Op::And | Op::Or | Op::Not | Op::Equal | Op::NotEqual) => {
-            all(&|dtype| is_float(dtype) || dtype == Dtype::Bool)
+            all_operands(&|dtype| is_float(dtype) || dtype == Dtype::Bool)
         }
-        Computes::Op(Op::Less | Op::LessEqual) | Computes::Swapped(_) => all(&is_float),
-        _ => is_float(result) && all(&is_float),
+        Computes::Op(Op::Less | Op::LessEqual) | Computes::Swapped(_) => all_operands(&is_float),
+        _ => is_float(result) && all_operands(&is_float),
     }
 }
 
 /// An operand behind reshapes, at most one broadcast or slice, and reshapes again.
 fn operand(nodes: &Nodes, node: usize, at: usize) -> Result<Operand> {
-    let seen = nodes.operand(node, at)?;
-    let dtype = seen.dtype();
+    let array = nodes.operand(node, at)?;
+    let dtype = array.dtype();
     let Some(mut slot) = nodes.operands(node).nth(at).flatten() else {
-        let base = broadcast_source(&seen)?;
-        let view = view(base.shape(), seen.shape());
+        let base = broadcast_source(&array)?;
+        let view = view(base.shape(), array.shape());
         return Ok(Operand { base: Base::Constant(base), view, dtype });
     };
     let mut view_of = View::Same;
@@ -258,7 +260,7 @@ fn operand(nodes: &Nodes, node: usize, at: usize) -> Result<Operand> {
             "Broadcast" if view_of == View::Same => {
                 view(nodes.operand(maker, 0)?.shape(), nodes.result(maker)?.shape())
             }
-            "Slice" if view_of == View::Same => match part(nodes, maker, seen.shape())? {
+            "Slice" if view_of == View::Same => match part(nodes, maker, array.shape())? {
                 Some(part) => part,
                 None => break,
             },
@@ -274,8 +276,8 @@ fn operand(nodes: &Nodes, node: usize, at: usize) -> Result<Operand> {
     Ok(Operand { base: Base::Value(slot), view: view_of, dtype })
 }
 
-/// What a slice is to an op that sees it in a shape: some columns of several rows, which are rows there too.
-fn part(nodes: &Nodes, slice: usize, seen: &[i32]) -> Result<Option<View>> {
+/// What a slice is to an op that sees it in `shape`: some columns of several rows, which are rows there too.
+fn part(nodes: &Nodes, slice: usize, shape: &[i32]) -> Result<Option<View>> {
     let (source, result) = (nodes.operand(slice, 0)?, nodes.result(slice)?);
     let p::Slice { start_indices, strides, .. } = nodes.primitive(slice)?.view()?;
     let (Some((of, rows)), Some((columns, own_rows)), Some(first)) =
@@ -283,7 +285,7 @@ fn part(nodes: &Nodes, slice: usize, seen: &[i32]) -> Result<Option<View>> {
     else {
         return Ok(None);
     };
-    let cuts_columns = rows == own_rows && seen.last() == Some(columns) && strides.iter().all(|&stride| stride == 1);
+    let cuts_columns = rows == own_rows && shape.last() == Some(columns) && strides.iter().all(|&stride| stride == 1);
     // The columns of a single row lie together, and are read as any other array.
     if !cuts_columns || size(rows) < 2 || *columns < LEAST || *of > MOST.saturating_mul(*columns) {
         return Ok(None);

@@ -82,9 +82,9 @@ impl View {
                 if domain.columns != Some(last as usize) {
                     return None;
                 }
-                let (own, from) = from.split_last().map_or((1, &[][..]), |(&last, before)| (last, before));
+                let (last_from, from) = from.split_last().map_or((1, &[][..]), |(&last, before)| (last, before));
                 let (divisor, modulus) = leading(from, before)?;
-                Some(Map { columns: if own == last { Columns::All } else { Columns::One }, divisor, modulus })
+                Some(Map { columns: if last_from == last { Columns::All } else { Columns::One }, divisor, modulus })
             }
         }
     }
