@@ -131,21 +131,21 @@ impl Builder {
     fn signature(self) -> Result<Signature> {
         let Self { name, parameters, inputs, outputs, feeds, .. } = self;
         let mut places = BTreeMap::new();
-        let named = parameters.iter().enumerate().map(|(i, own)| (own, Place::Parameter(i)));
-        for (own, place) in named.chain(inputs.iter().enumerate().map(|(i, own)| (own, Place::Input(i)))) {
-            if own.aval.shape.iter().any(|&extent| extent < 0) {
+        let named = parameters.iter().enumerate().map(|(i, entry)| (entry, Place::Parameter(i)));
+        for (entry, place) in named.chain(inputs.iter().enumerate().map(|(i, entry)| (entry, Place::Input(i)))) {
+            if entry.aval.shape.iter().any(|&extent| extent < 0) {
                 return Err(Error::invalid(
-                    format!("{} is described as {}", own.name, own.aval),
+                    format!("{} is described as {}", entry.name, entry.aval),
                     "describe extents that are not negative",
                 ));
             }
-            if places.insert(Rc::clone(&own.name), place).is_some() {
-                return Err(twice(&name, &own.name, "parameters and inputs"));
+            if places.insert(Rc::clone(&entry.name), place).is_some() {
+                return Err(twice(&name, &entry.name, "parameters and inputs"));
             }
         }
         let mut described: Vec<Output> = Vec::with_capacity(outputs.len());
         for output in outputs {
-            if described.iter().any(|own| own.name == output) {
+            if described.iter().any(|earlier| earlier.name == output) {
                 return Err(twice(&name, &output, "outputs"));
             }
             described.push(Output { name: output, feeds: Vec::new() });
@@ -177,16 +177,16 @@ impl Builder {
 }
 
 fn connect(signature: &mut Signature, output: &str, input: &str) -> Result<()> {
-    let found = signature.find(input, Kind::Resident)?;
-    let Place::Input(index) = found else { return Err(signature.missing(found)) };
-    if signature.outputs.iter().any(|own| own.feeds.contains(&index)) {
+    let place = signature.find(input, Kind::Resident)?;
+    let Place::Input(index) = place else { return Err(signature.missing(place)) };
+    if signature.outputs.iter().any(|other| other.feeds.contains(&index)) {
         return Err(Error::invalid(
             format!("{input} of {} is fed twice", signature.name),
             "feed each input from one output",
         ));
     }
-    let names: Vec<&str> = signature.outputs.iter().map(|own| &*own.name).collect();
-    let Some(position) = names.iter().position(|own| *own == output) else {
+    let names: Vec<&str> = signature.outputs.iter().map(|described| &*described.name).collect();
+    let Some(position) = names.iter().position(|name| *name == output) else {
         return Err(Error::invalid(
             format!("{} has no output named {output}", signature.name),
             format!("name one of {}", names.join(", ")),

@@ -47,10 +47,10 @@ impl Executable<'_> {
 
     /// Begins a run and the evaluation of everything that it makes.
     pub(crate) fn begin(&mut self, inputs: &[&Array], overrides: &[Override<'_>]) -> Result<Pending> {
-        let Pending { returned: made, nodes } = self.call(inputs, overrides)?;
-        let fed = self.fed(&made)?;
+        let Pending { returned: results, nodes } = self.call(inputs, overrides)?;
+        let fed = self.fed(&results)?;
         let mut returned = Vec::new();
-        self.hand_over(made, fed, &mut returned);
+        self.hand_over(results, fed, &mut returned);
         // By now the former residents are the graph's alone, and it may write the new ones into their memory.
         let begun = tree::async_eval(&(&returned, self.fed_residents().collect::<Vec<_>>()));
         if let Err(error) = begun {

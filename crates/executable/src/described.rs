@@ -75,6 +75,6 @@ impl Executable<'_> {
     }
 }
 
-fn described(all: &[Described]) -> impl ExactSizeIterator<Item = (&str, &Aval)> {
-    all.iter().map(|own| (&*own.name, &own.aval))
+fn described(entries: &[Described]) -> impl ExactSizeIterator<Item = (&str, &Aval)> {
+    entries.iter().map(|entry| (&*entry.name, &entry.aval))
 }

@@ -138,9 +138,9 @@ impl<'f> Executable<'f> {
     /// A parameter was not set, or the function fails.
     pub fn warm_up(&mut self) -> Result<()> {
         let arguments = self.with_stand_ins()?;
-        let own = std::mem::replace(&mut self.arguments, arguments);
+        let former = std::mem::replace(&mut self.arguments, arguments);
         let result = self.results();
-        self.arguments = own;
+        self.arguments = former;
         result?.finish().map(drop)
     }
 
@@ -217,18 +217,18 @@ impl<'f> Executable<'f> {
     /// The inputs of a run in the order of their description, and what it gives for optional ones.
     pub(crate) fn in_order<'a>(&self, named: &[(&str, &'a Array)]) -> Result<(Vec<&'a Array>, Vec<Override<'a>>)> {
         let signature = &self.body.signature;
-        let mut found: Vec<Option<&'a Array>> = vec![None; signature.inputs.len()];
+        let mut by_input: Vec<Option<&'a Array>> = vec![None; signature.inputs.len()];
         for &(name, array) in named {
             // What is given to a run is an input.
             let Place::Input(index) = signature.find(name, Kind::Given)? else { continue };
-            if found[index].replace(array).is_some() {
+            if by_input[index].replace(array).is_some() {
                 return Err(Error::invalid(format!("input {name} is given twice"), "give each input once"));
             }
         }
-        let given = |&index: &usize| found[index].take().ok_or_else(|| signature.missing(Place::Input(index)));
-        let given = signature.given.iter().map(given).collect::<Result<_>>()?;
-        let rest = found.into_iter().enumerate().filter_map(|(index, array)| Some((index, array?)));
-        Ok((given, rest.collect()))
+        let take_input = |&index: &usize| by_input[index].take().ok_or_else(|| signature.missing(Place::Input(index)));
+        let inputs = signature.given.iter().map(take_input).collect::<Result<_>>()?;
+        let overrides = by_input.into_iter().enumerate().filter_map(|(index, array)| Some((index, array?)));
+        Ok((inputs, overrides.collect()))
     }
 
     pub(crate) fn named(&self, returned: Vec<Value>) -> Outputs {
@@ -265,15 +265,15 @@ impl<'f> Executable<'f> {
                 format!("give these in order: {}", names.join(", ")),
             ));
         }
-        let given = signature.given.iter().copied().zip(inputs.iter().copied()).chain(overrides.iter().copied());
-        let given = given.map(|(index, array)| Ok((index, signature.inputs[index].fitted(array)?.into())));
-        let mut given = given.collect::<Result<Vec<(usize, Value)>>>()?;
+        let swapped = signature.given.iter().copied().zip(inputs.iter().copied()).chain(overrides.iter().copied());
+        let swapped = swapped.map(|(index, array)| Ok((index, signature.inputs[index].fitted(array)?.into())));
+        let mut swapped = swapped.collect::<Result<Vec<(usize, Value)>>>()?;
         // A run holds on to nothing of its caller's: what was there before comes back.
-        for (index, value) in &mut given {
+        for (index, value) in &mut swapped {
             std::mem::swap(&mut self.arguments.1[*index], value);
         }
         let result = self.results();
-        for (index, value) in given {
+        for (index, value) in swapped {
             self.arguments.1[index] = value;
         }
         result

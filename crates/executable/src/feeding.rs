@@ -10,12 +10,12 @@ impl Executable<'_> {
     /// A resident input that a failed kernel left is an error before anything is computed from it.
     pub(crate) fn check_residents(&self, overrides: &[Override<'_>]) -> Result<()> {
         let Self { body, arguments, .. } = self;
-        let held = body.signature.inputs.iter().zip(&arguments.1).enumerate();
+        let residents = body.signature.inputs.iter().zip(&arguments.1).enumerate();
         // A default that the run replaces is not read.
-        let held = held.filter(|(input, (own, _))| {
-            own.kind != Kind::Given && overrides.iter().all(|(replaced, _)| replaced != input)
+        let residents = residents.filter(|(input, (described, _))| {
+            described.kind != Kind::Given && overrides.iter().all(|(replaced, _)| replaced != input)
         });
-        for (_, (Described { name, .. }, value)) in held {
+        for (_, (Described { name, .. }, value)) in residents {
             for array in tree::arrays(value)? {
                 kernel::check_intact(&array).map_err(|error| {
                     let why = match &error {

@@ -52,8 +52,8 @@ impl Outputs {
     ///
     /// There is none, or it is fed back.
     pub fn get(&self, name: &str) -> Result<&Value> {
-        let found = self.iter().find(|(own, _)| *own == name).map(|(_, value)| value);
-        found.ok_or_else(|| unknown(format!("the run returned no {name}"), self.iter().map(|(name, _)| name)))
+        let value = self.iter().find(|(key, _)| *key == name).map(|(_, value)| value);
+        value.ok_or_else(|| unknown(format!("the run returned no {name}"), self.iter().map(|(name, _)| name)))
     }
 
     /// The bytes of the elements of the output of this name, evaluated: row-major, in its dtype and this machine's byte order.

@@ -74,9 +74,9 @@ struct Graph {
 impl Graph {
     fn record(body: &Body<'_>, scope: &Scope, of: impl Fn(&Aval) -> Aval) -> Result<Self> {
         let placeholder = |aval: &Aval| Ok(scope.placeholder(aval)?);
-        let parameters = body.signature.parameters.iter().map(|own| placeholder(&own.aval));
+        let parameters = body.signature.parameters.iter().map(|parameter| placeholder(&parameter.aval));
         let parameters = parameters.collect::<Result<Vec<Array>>>()?;
-        let inputs = body.signature.inputs.iter().map(|own| placeholder(&of(&own.aval)));
+        let inputs = body.signature.inputs.iter().map(|input| placeholder(&of(&input.aval)));
         let inputs = inputs.collect::<Result<Vec<Array>>>()?;
         let outputs = embedding::record(|| (body.function)(&Named::new(&body.signature, &parameters, &inputs)))?;
         let placeholders = [parameters, inputs].concat();
@@ -183,10 +183,10 @@ impl Sides {
             }
             operands.push((Aval::from(&whole), Aval::from(&cut)));
         }
-        let made = self.whole.tape.results(node).map(Slot::index).zip(self.cut.tape.results(other).map(Slot::index));
-        let made: Vec<(usize, usize)> = made.collect();
-        let results: Vec<(Aval, Aval)> = made.iter().map(|pair| self.avals(*pair)).collect();
-        self.pairs.extend(made);
+        let slots = self.whole.tape.results(node).map(Slot::index).zip(self.cut.tape.results(other).map(Slot::index));
+        let slots: Vec<(usize, usize)> = slots.collect();
+        let results: Vec<(Aval, Aval)> = slots.iter().map(|pair| self.avals(*pair)).collect();
+        self.pairs.extend(slots);
         rule::check(self.extent, primitive, Some(self.cut.tape.primitive(other)?), &operands, &results)
     }
 

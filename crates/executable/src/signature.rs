@@ -117,8 +117,8 @@ impl Signature {
     }
 
     fn unknown(&self, name: &str, kind: Kind) -> Error {
-        let all = self.parameters.iter().chain(&self.inputs);
-        let names: Vec<&str> = all.filter(|own| own.kind.serves(kind)).map(|own| &*own.name).collect();
+        let described = self.parameters.iter().chain(&self.inputs);
+        let names: Vec<&str> = described.filter(|entry| entry.kind.serves(kind)).map(|entry| &*entry.name).collect();
         let help = match names.as_slice() {
             [] => format!("describe {} first", kind.indefinite()),
             names => format!("name one of {}", names.join(", ")),

@@ -67,15 +67,17 @@ impl Node<'_> {
     }
 
     fn slices_the_same(&self, twin: Option<&Primitive>) -> Result<bool> {
-        let mut own: primitives::Slice = self.primitive.view()?;
+        let mut slice: primitives::Slice = self.primitive.view()?;
         let Some(twin) = twin else {
-            return Ok(own.start_indices.iter().all(|start| *start == 0) && own.strides.iter().all(|step| *step == 1));
+            return Ok(
+                slice.start_indices.iter().all(|start| *start == 0) && slice.strides.iter().all(|step| *step == 1)
+            );
         };
         let other: primitives::Slice = twin.view()?;
         if let Some(Some(Place { axis, .. })) = self.to.first() {
-            own.end_indices[*axis] = other.end_indices[*axis];
+            slice.end_indices[*axis] = other.end_indices[*axis];
         }
-        Ok(own == other)
+        Ok(slice == other)
     }
 
     fn keeps(&self) -> Result<bool> {
@@ -99,8 +101,8 @@ impl Node<'_> {
             Rows::Reordered => {
                 let [from, to] = [&self.operands[0].0, &self.results[0].0];
                 let whole = |extent: i32| extent % self.extent.upper == 0;
-                self.from[0].filter(|_| from.size() > 0).is_some_and(|own| {
-                    let axis = primitives::reshaped_axis(&from.shape, own.axis, &to.shape, whole);
+                self.from[0].filter(|_| from.size() > 0).is_some_and(|source| {
+                    let axis = primitives::reshaped_axis(&from.shape, source.axis, &to.shape, whole);
                     axis == Some(place.axis) && to.shape[place.axis] / self.extent.upper == place.inner
                 })
             }
