@@ -25,7 +25,7 @@ pub(crate) struct StructAttr {
 impl StructAttr {
     pub(crate) fn new(attributes: &[Attribute]) -> Result<Self> {
         let mut read = Self::default();
-        each(attributes, |meta| {
+        for_each_meta(attributes, |meta| {
             if meta.path.is_ident("name") {
                 let name = name(&meta)?;
                 if read.name.replace(name).is_some() {
@@ -77,7 +77,7 @@ pub(crate) struct FieldAttr {
 impl FieldAttr {
     pub(crate) fn new(attributes: &[Attribute]) -> Result<Self> {
         let mut read = Self::default();
-        each(attributes, |meta| {
+        for_each_meta(attributes, |meta| {
             let (word, flag) = if meta.path.is_ident("aux") {
                 ("aux", &mut read.aux)
             } else if meta.path.is_ident("get") {
@@ -96,7 +96,7 @@ impl FieldAttr {
     }
 }
 
-fn each(attributes: &[Attribute], mut read: impl FnMut(ParseNestedMeta) -> Result<()>) -> Result<()> {
+fn for_each_meta(attributes: &[Attribute], mut read: impl FnMut(ParseNestedMeta) -> Result<()>) -> Result<()> {
     attributes
         .iter()
         .filter(|attribute| attribute.path().is_ident("implicit"))
@@ -126,9 +126,9 @@ fn name(meta: &ParseNestedMeta) -> Result<Name> {
         .map_err(|error| Error::new(error.span(), "expected a string literal: `name = \"yourcrate.Type\"`"))?;
     let text = name.value();
     if text.split('.').count() < 2 || text.split('.').any(str::is_empty) {
-        let own = text.trim_matches('.');
+        let bare = text.trim_matches('.');
         let message =
-            format!("the name has no namespace: write `yourcrate.{own}`, so that no other crate's type has it");
+            format!("the name has no namespace: write `yourcrate.{bare}`, so that no other crate's type has it");
         return Err(Error::new(name.span(), message));
     }
     Ok(Name::Literal(name))

@@ -5,7 +5,7 @@ use syn::{Attribute, Result};
 
 pub(crate) fn is_static(attributes: &[Attribute]) -> Result<bool> {
     let mut fixed = false;
-    each(attributes, |meta| {
+    for_each_meta(attributes, |meta| {
         if !meta.path.is_ident("static") {
             return Err(meta.error("expected `static`: a field is a tree, or static with `#[tree(static)]`"));
         }
@@ -20,7 +20,7 @@ pub(crate) fn is_static(attributes: &[Attribute]) -> Result<bool> {
 
 /// Refuses what stands on the item or on a variant.
 pub(crate) fn refuse(attributes: &[Attribute]) -> Result<()> {
-    each(attributes, |meta| {
+    for_each_meta(attributes, |meta| {
         let message = if meta.path.is_ident("static") {
             "`static` marks a field: move it to the field"
         } else {
@@ -30,7 +30,7 @@ pub(crate) fn refuse(attributes: &[Attribute]) -> Result<()> {
     })
 }
 
-fn each(attributes: &[Attribute], mut read: impl FnMut(ParseNestedMeta) -> Result<()>) -> Result<()> {
+fn for_each_meta(attributes: &[Attribute], mut read: impl FnMut(ParseNestedMeta) -> Result<()>) -> Result<()> {
     attributes
         .iter()
         .filter(|attribute| attribute.path().is_ident("tree"))

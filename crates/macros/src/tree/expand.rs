@@ -13,8 +13,8 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
     let Input { ident, deprecated, .. } = input;
     let leaves = bounded(input, &parse_quote!(::tacit::tree::Leaf));
     let (parameters, arguments, bounds) = leaves.split_for_impl();
-    let given = bounded(input, &parse_quote!(::tacit::tree::Arguments<Arrays = ::tacit::__private::Array>));
-    let (given, ..) = given.split_for_impl();
+    let arrays_impl = bounded(input, &parse_quote!(::tacit::tree::Arguments<Arrays = ::tacit::__private::Array>));
+    let (arrays_impl, ..) = arrays_impl.split_for_impl();
     let arrays = input.leaf.map_or_else(|| quote!(Self), |_| of_leaf(input, &quote!(::tacit::__private::Array)));
     let other = other_leaf(input);
     let with = input.leaf.map_or_else(|| quote!(#other::Fixed<Self>), |_| of_leaf(input, &other));
@@ -40,7 +40,7 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
 
         #[automatically_derived]
         #deprecated
-        impl #given ::tacit::tree::Arguments for #ident #arguments #bounds {
+        impl #arrays_impl ::tacit::tree::Arguments for #ident #arguments #bounds {
             type Arrays = #arrays;
 
             fn flatten<'a>(&'a self, visitor: &mut dyn ::tacit::tree::Visitor<'a>) -> ::tacit::Result<()> {
@@ -92,24 +92,24 @@ fn of_struct(input: &Input, fields: &Variant) -> (TokenStream, TokenStream, Toke
         quote!(self.#member)
     };
     let node = node(&name, fields, |field| {
-        let own = place(field);
-        at_type(field, &quote!(&#own))
+        let access = place(field);
+        at_type(field, &quote!(&#access))
     });
     let flatten = flattened(fields, |field| {
-        let own = place(field);
-        quote!(&#own)
+        let access = place(field);
+        quote!(&#access)
     });
     let enter = enter(&name, fields);
-    let made = made(&quote!(Self), fields);
+    let value = constructed(&quote!(Self), fields);
     let assign = assigned(
         fields,
         |field| {
-            let own = place(field);
-            quote!(&mut #own)
+            let access = place(field);
+            quote!(&mut #access)
         },
         place,
     );
-    (quote!(#node #flatten), quote!(#enter ::tacit::Result::Ok(#made)), quote!(#enter #assign))
+    (quote!(#node #flatten), quote!(#enter ::tacit::Result::Ok(#value)), quote!(#enter #assign))
 }
 
 fn of_enum(input: &Input, variants: &[Variant]) -> (TokenStream, TokenStream, TokenStream) {
@@ -126,13 +126,13 @@ fn of_enum(input: &Input, variants: &[Variant]) -> (TokenStream, TokenStream, To
         // A reader enters no other node than one of the names.
         let which = if place == last { quote!(_) } else { Literal::usize_unsuffixed(place).into_token_stream() };
         let (count, path) = (case.variant.children().count(), &case.path);
-        let made = made(path, case.variant);
+        let value = constructed(path, case.variant);
         let entered = if case.variant.statics().next().is_some() {
             quote!(let entered = entered.of_len(#count)?;)
         } else {
             quote!(entered.of_len(#count)?;)
         };
-        quote!((#which, entered) => { #entered ::tacit::Result::Ok(#made) })
+        quote!((#which, entered) => { #entered ::tacit::Result::Ok(#value) })
     });
     let assign = cases.iter().map(|case| {
         let Case { name, pattern, variant, .. } = case;
@@ -141,8 +141,8 @@ fn of_enum(input: &Input, variants: &[Variant]) -> (TokenStream, TokenStream, To
             variant,
             |field| bound(field).into_token_stream(),
             |field| {
-                let own = bound(field);
-                quote!(*#own)
+                let access = bound(field);
+                quote!(*#access)
             },
         );
         quote!(#pattern if reader.is_at(#name) => { #enter #assign })
@@ -165,14 +165,14 @@ struct Case<'a> {
 impl<'a> Case<'a> {
     fn new(item: &Ident, variant: &'a Variant<'a>) -> Self {
         let ident = variant.ident;
-        let own = ident.map(IdentExt::unraw).map(|own| own.to_string()).unwrap_or_default();
+        let variant_name = ident.map(IdentExt::unraw).map(|name| name.to_string()).unwrap_or_default();
         let fields = variant.fields.iter().map(|field| {
             let (member, bound) = (&field.member, bound(field));
             quote!(#member: #bound)
         });
         Self {
             variant,
-            name: node_name(&format!("{}::{own}", item.unraw())),
+            name: node_name(&format!("{}::{variant_name}", item.unraw())),
             path: quote!(Self::#ident),
             pattern: quote!(Self::#ident { #(#fields),* }),
         }
@@ -185,9 +185,9 @@ fn bound(field: &Field) -> Ident {
 }
 
 /// The name without type arguments: a structure is read with other leaves than it was taken from.
-fn node_name(own: &str) -> TokenStream {
-    let own = format!("::{own}");
-    quote!(::core::concat!(::core::module_path!(), #own))
+fn node_name(name: &str) -> TokenStream {
+    let name = format!("::{name}");
+    quote!(::core::concat!(::core::module_path!(), #name))
 }
 
 fn node(name: &TokenStream, fields: &Variant, value: impl Fn(&Field) -> TokenStream) -> TokenStream {
@@ -242,7 +242,7 @@ fn enter(name: &TokenStream, fields: &Variant) -> TokenStream {
     if fields.statics().next().is_some() { quote!(let entered = #enter) } else { enter }
 }
 
-fn made(path: &TokenStream, fields: &Variant) -> TokenStream {
+fn constructed(path: &TokenStream, fields: &Variant) -> TokenStream {
     let fields = fields.fields.iter().map(|field| {
         let Field { member, ty, fixed, .. } = field;
         if *fixed {
