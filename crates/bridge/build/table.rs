@@ -153,7 +153,7 @@ fn row(line: usize, text: &str) -> Result<Row, String> {
         .find(|(known, ..)| *known == class)
         .ok_or_else(|| format!("line {line}: unknown class `{class}`"))?;
     let mut since = None;
-    let mut all = Flags {
+    let mut row_flags = Flags {
         derivative: DERIVATIVES[0].0,
         rows: ROWS[0].0,
         indices: INDICES[0].0,
@@ -162,18 +162,18 @@ fn row(line: usize, text: &str) -> Result<Row, String> {
     };
     for flag in of_class.split(' ').chain(flags.split(' ')).filter(|flag| !flag.is_empty()) {
         if let Some((derivative, _)) = DERIVATIVES.iter().find(|(known, _)| *known == flag) {
-            all.derivative = derivative;
+            row_flags.derivative = derivative;
             continue;
         }
         let rows = ROWS.iter().find(|(known, _)| *known == flag);
         let indices = INDICES.iter().find(|(known, ..)| *known == flag);
         let errors = ERRORS.iter().find(|(known, _)| *known == flag);
         match (flag, rows, indices, errors) {
-            ("commutative", ..) => all.commutative = true,
+            ("commutative", ..) => row_flags.commutative = true,
             _ if flag.starts_with("since=") => since = Some(since_version(line, &flag["since=".len()..])?),
-            (_, Some((rows, _)), ..) => all.rows = rows,
-            (_, _, Some((indices, ..)), _) => all.indices = indices,
-            (.., Some((errors, _))) => all.errors = errors,
+            (_, Some((rows, _)), ..) => row_flags.rows = rows,
+            (_, _, Some((indices, ..)), _) => row_flags.indices = indices,
+            (.., Some((errors, _))) => row_flags.errors = errors,
             _ => return Err(format!("line {line}: unknown flag `{flag}`")),
         }
     }
@@ -185,7 +185,7 @@ fn row(line: usize, text: &str) -> Result<Row, String> {
         printed: printed.to_owned(),
         cpp: cpp.to_owned(),
         class: class.to_owned(),
-        flags: all,
+        flags: row_flags,
         params: params.map(|text| param(line, text)).collect::<Result<_, _>>()?,
         since,
         doc: sentence(line, doc)?,

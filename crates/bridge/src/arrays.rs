@@ -34,7 +34,7 @@ pub(crate) fn written<T>(mut value: T, call: impl FnOnce(*mut T) -> i32) -> Resu
 }
 
 /// What a call stores the pointer to.
-pub(crate) fn made(call: impl FnOnce(*mut *mut c_void) -> i32) -> Result<*mut c_void, BridgeError> {
+pub(crate) fn pointer(call: impl FnOnce(*mut *mut c_void) -> i32) -> Result<*mut c_void, BridgeError> {
     written(std::ptr::null_mut(), call)
 }
 

@@ -111,7 +111,8 @@ pub fn in_chunks(
 ) -> Result<Vec<Array>, BridgeError> {
     let extent = |array: &Array| array.shape().first().copied();
     let extents = args.get(..sliced).map(|args| args.iter().map(extent).collect::<Vec<_>>());
-    let alike = extents.is_some_and(|all| all.first().is_some_and(|one| one.is_some() && all.iter().all(|e| e == one)));
+    let alike = extents
+        .is_some_and(|extents| extents.first().is_some_and(|one| one.is_some() && extents.iter().all(|e| e == one)));
     if !alike || rows < 1 {
         return Err(BridgeError::Mlx(format!("no chunks of {rows} rows of the first {sliced} arguments")));
     }
@@ -164,21 +165,21 @@ impl Held {
 
     /// Compares a call with the first one. MLX calls a function again for its transforms, and puts the results in the places
     /// of the first ones without a look; only chunks are of several shapes.
-    fn check_call(&self, args: &[Array], made: &[Array]) -> Result<(), BoxError> {
+    fn check_call(&self, args: &[Array], again: &[Array]) -> Result<(), BoxError> {
         if self.calls == Calls::Any {
             return Ok(());
         }
-        let mut call = Some([Aval::all(args), Aval::all(made)]);
+        let mut call = Some([Aval::all(args), Aval::all(again)]);
         let [first, results] = self.first.get_or_init(|| call.take().unwrap_or_default());
         // The first call, which is the only one of most nodes, is what the others are compared with.
-        let Some([args, made]) = call else { return Ok(()) };
-        let fits = if *first == args { *results == made } else { results.len() == made.len() };
+        let Some([args, again]) = call else { return Ok(()) };
+        let fits = if *first == args { *results == again } else { results.len() == again.len() };
         if fits {
             return Ok(());
         }
-        let (name, made, results) = (self.function.name(), Aval::list(&made), Aval::list(results));
+        let (name, again, results) = (self.function.name(), Aval::list(&again), Aval::list(results));
         let help = "let it give the same shapes and dtypes in each call";
-        Err(format!("{name} gave {made} when it was called again, and {results} before\nhelp: {help}").into())
+        Err(format!("{name} gave {again} when it was called again, and {results} before\nhelp: {help}").into())
     }
 }
 
@@ -199,7 +200,7 @@ pub(crate) fn apply(
 /// # Safety
 ///
 /// `held` must be the box that [`apply`] gave away, still alive.
-unsafe fn held<'a>(held: *mut c_void) -> &'a Held {
+unsafe fn function_of<'a>(held: *mut c_void) -> &'a Held {
     // SAFETY: as the caller promises.
     unsafe { &*held.cast::<Held>() }
 }
@@ -207,13 +208,13 @@ unsafe fn held<'a>(held: *mut c_void) -> &'a Held {
 extern "C" fn forward(function: *mut c_void, args: Arrays, results: Sink) -> c_int {
     guarded(|| {
         // SAFETY: MLX calls graph callbacks on the thread that transforms, while the node and its arguments live.
-        let (held, args) = unsafe { (held(function), arrays::copies(args)?) };
-        let made = held.function.forward(&args)?;
-        if made.is_empty() {
+        let (held, args) = unsafe { (function_of(function), arrays::copies(args)?) };
+        let outputs = held.function.forward(&args)?;
+        if outputs.is_empty() {
             return Err(format!("{} gave no result", held.function.name()).into());
         }
-        held.check_call(&args, &made)?;
-        Ok(arrays::pour(&made, &results)?)
+        held.check_call(&args, &outputs)?;
+        Ok(arrays::pour(&outputs, &results)?)
     })
 }
 
@@ -225,21 +226,15 @@ pub fn is_wanted(argnum: usize) -> bool {
     unsafe { ffi::tacit_is_wanted(argnum) }
 }
 
-extern "C" fn vjp(
-    function: *mut c_void,
-    primals: Arrays,
-    cotangents: Arrays,
-    outputs: Arrays,
-    gradients: Sink,
-) -> c_int {
+extern "C" fn vjp(function: *mut c_void, primals: Arrays, cotangents: Arrays, outputs: Arrays, sink: Sink) -> c_int {
     guarded_rule(|| {
         // SAFETY: as in `forward`.
         let (Held { function, .. }, primals, cotangents, outputs) = unsafe {
-            (held(function), arrays::copies(primals)?, arrays::copies(cotangents)?, arrays::copies(outputs)?)
+            (function_of(function), arrays::copies(primals)?, arrays::copies(cotangents)?, arrays::copies(outputs)?)
         };
-        let Some(made) = function.vjp(&primals, &cotangents, &outputs).transpose()? else { return Ok(None) };
-        check_gradients(function.name(), primals.iter(), &made)?;
-        Ok(Some(arrays::pour(&made, &gradients)?))
+        let Some(gradients) = function.vjp(&primals, &cotangents, &outputs).transpose()? else { return Ok(None) };
+        check_gradients(function.name(), primals.iter(), &gradients)?;
+        Ok(Some(arrays::pour(&gradients, &sink)?))
     })
 }
 
@@ -247,11 +242,13 @@ extern "C" fn jvp(function: *mut c_void, primals: Arrays, tangents: Arrays, argn
     guarded_rule(|| {
         // SAFETY: as in `forward`; there is a tangent for each of the argnums, which are live for the length of the call.
         let (held, primals, tangents, argnums) = unsafe {
-            (held(function), arrays::copies(primals)?, arrays::copies(tangents)?, arrays::positions(argnums))
+            (function_of(function), arrays::copies(primals)?, arrays::copies(tangents)?, arrays::positions(argnums))
         };
-        let Some(made) = held.function.jvp(&primals, &tangents, &argnums).transpose()? else { return Ok(None) };
-        check_tangents(held.function.name(), held.results(), &made)?;
-        Ok(Some(arrays::pour(&made, &sink)?))
+        let Some(result_tangents) = held.function.jvp(&primals, &tangents, &argnums).transpose()? else {
+            return Ok(None);
+        };
+        check_tangents(held.function.name(), held.results(), &result_tangents)?;
+        Ok(Some(arrays::pour(&result_tangents, &sink)?))
     })
 }
 
@@ -280,7 +277,7 @@ extern "C" fn vmap(
     guarded_rule(|| {
         // SAFETY: as in `forward`; there is an axis for each of the inputs.
         unsafe {
-            let held = held(function);
+            let held = function_of(function);
             let rule = |inputs: &[Array], axes: &[Option<usize>]| held.function.vmap(inputs, axes);
             let expected = |_: &[Aval]| Ok(held.results().to_vec());
             answer_vmap(held.function.name(), inputs, axes, rule, expected, &results, &result_axes)

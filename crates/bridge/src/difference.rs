@@ -41,8 +41,8 @@ pub fn difference(
     }
     let [a_out, b_out, a_in, b_in] = [a_outputs, b_outputs, a_inputs, b_inputs].map(arrays::handles);
     let mut reason: c_int = 0;
-    let mut found = [arrays::NONE; 2];
-    let [a, b] = &mut found;
+    let mut nodes = [arrays::NONE; 2];
+    let [a, b] = &mut nodes;
     // SAFETY: everything is live for the call.
     check(unsafe {
         ffi::tacit_difference(
@@ -59,7 +59,7 @@ pub fn difference(
         return Ok(None);
     }
     // SAFETY: with a reason the call has stored two handles that are ours.
-    let [a, b] = found.map(|handle| unsafe { arrays::owned(handle) });
+    let [a, b] = nodes.map(|handle| unsafe { arrays::owned(handle) });
     Ok(Some(Difference { node: printed(&a)?, other: printed(&b)?, text: clause(reason) }))
 }
 

@@ -104,18 +104,18 @@ pub fn remember(error: BoxError) {
 }
 
 fn keep(text: String, error: BoxError) {
-    let kept = (text, Arc::new(Mutex::new(Some(error))));
-    let oldest = push(&mut locked(&ALL), kept.clone());
+    let entry = (text, Arc::new(Mutex::new(Some(error))));
+    let oldest = push(&mut locked(&ALL), entry.clone());
     // A thread that ends has nobody who would ask it.
-    let own = OWN.try_with(|own| push(&mut own.borrow_mut(), kept));
+    let oldest_own = OWN.try_with(|own| push(&mut own.borrow_mut(), entry));
     // Errors of users go last: what they do then may come here again.
-    drop((oldest, own));
+    drop((oldest, oldest_own));
 }
 
 /// Appends an error, and gives the one that has to go for it.
-fn push(queue: &mut VecDeque<Kept>, kept: Kept) -> Option<Kept> {
+fn push(queue: &mut VecDeque<Kept>, entry: Kept) -> Option<Kept> {
     let oldest = if queue.len() == KEPT { queue.pop_front() } else { None };
-    queue.push_back(kept);
+    queue.push_back(entry);
     oldest
 }
 
@@ -129,13 +129,13 @@ pub fn recover(message: &str) -> Option<BoxError> {
 }
 
 /// Of the errors whose text this is, the one that says most of it, then the newest.
-fn take(kept: &VecDeque<Kept>, message: &str) -> Option<BoxError> {
+fn take(queue: &VecDeque<Kept>, message: &str) -> Option<BoxError> {
     // MLX hands the text on as it is, and mlx-c adds the place where it caught it.
     let is = |text: &str| {
         let rest = message.strip_prefix(text).filter(|_| !text.is_empty());
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" at "))
     };
-    let there = kept.iter().filter(|(text, error)| is(text) && locked(error).is_some());
+    let there = queue.iter().filter(|(text, error)| is(text) && locked(error).is_some());
     let (_, error) = there.max_by_key(|(text, _)| text.len())?;
     locked(error).take()
 }

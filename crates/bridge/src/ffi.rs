@@ -231,7 +231,7 @@ unsafe extern "C" {
         name: *const c_char,
         table: WatcherTable,
         watcher: *mut c_void,
-        made: *mut *mut c_void,
+        out: *mut *mut c_void,
     ) -> c_int;
     pub(crate) fn tacit_group_split(
         group: *const c_void,
@@ -240,7 +240,7 @@ unsafe extern "C" {
         key: c_int,
         table: WatcherTable,
         watcher: *mut c_void,
-        made: *mut *mut c_void,
+        out: *mut *mut c_void,
     ) -> c_int;
     pub(crate) fn tacit_end_mpi();
     pub(crate) fn tacit_disturb(seed: u64);
@@ -302,7 +302,7 @@ unsafe extern "C" {
     ) -> c_int;
 
     pub(crate) fn tacit_extent(a: mlx_array, axes: Integers, extent: *mut mlx_array) -> c_int;
-    pub(crate) fn tacit_has_shape_rules(made: mlx_array, from: mlx_array, has: *mut bool) -> c_int;
+    pub(crate) fn tacit_has_shape_rules(result: mlx_array, from: mlx_array, has: *mut bool) -> c_int;
     pub(crate) fn tacit_vjp(primals: Arrays, cotangents: Arrays, function: Function, gradients: Sink) -> c_int;
     pub(crate) fn tacit_jvp(primals: Arrays, tangents: Arrays, function: Function, changes: Sink) -> c_int;
     pub(crate) fn tacit_depth(outputs: Arrays, inputs: Arrays, found: *mut usize) -> c_int;
@@ -343,7 +343,7 @@ unsafe extern "C" {
         data: *const c_void,
         offset: usize,
         aval: AvalView,
-        made: *mut mlx_array,
+        out: *mut mlx_array,
     ) -> c_int;
     pub(crate) fn tacit_array_rows(evaluated: mlx_array, rows: *mut mlx_array, data: *mut *const c_void) -> c_int;
 

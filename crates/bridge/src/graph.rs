@@ -45,24 +45,24 @@ pub fn reshaped_again(array: &Array, source: &Array) -> Result<Array, BridgeErro
 
 /// The arrays with data and more than one element that `outputs` depend on and that are not among `inputs`, each once.
 pub fn constants(outputs: &[Array], inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
-    found(ffi::tacit_constants, outputs, inputs)
+    ask(ffi::tacit_constants, outputs, inputs)
 }
 
 /// The arrays that do not depend on `inputs` and go into something that does, or are outputs: what a function that was
 /// recorded on `inputs` holds without having got it, each once.
 pub fn frontier(outputs: &[Array], inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
-    found(ffi::tacit_frontier, outputs, inputs)
+    ask(ffi::tacit_frontier, outputs, inputs)
 }
 
 /// The arrays that do not depend on `inputs`, go into the graph of `outputs` and are held by somebody besides its nodes, each
 /// once: those that a function which was recorded captured, and not what it made on its way and let go.
 pub fn held_elsewhere(outputs: &[Array], inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
-    found(ffi::tacit_held_elsewhere, outputs, inputs)
+    ask(ffi::tacit_held_elsewhere, outputs, inputs)
 }
 
 /// The arrays of `inputs` that `outputs` are or depend on, each once; what an input itself depends on is not looked at.
 pub fn reached(outputs: &[Array], inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
-    found(ffi::tacit_reached, outputs, inputs)
+    ask(ffi::tacit_reached, outputs, inputs)
 }
 
 /// How many handles there are on `array`: this one, others that share it, and those of the nodes that take it.
@@ -73,8 +73,8 @@ pub fn holders(array: &Array) -> Result<usize, BridgeError> {
 
 type Question = unsafe extern "C" fn(Arrays, Arrays, Sink) -> c_int;
 
-fn found(question: Question, outputs: &[Array], inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
+fn ask(question: Question, outputs: &[Array], inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
     let (outputs, inputs) = (arrays::handles(outputs), arrays::handles(inputs));
     // SAFETY: everything is live for the call.
-    arrays::collected(|found| unsafe { question(Span::new(&outputs), Span::new(&inputs), found) })
+    arrays::collected(|sink| unsafe { question(Span::new(&outputs), Span::new(&inputs), sink) })
 }

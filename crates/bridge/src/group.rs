@@ -236,10 +236,10 @@ impl Group {
         let name = CString::new(engine.name()).map_err(|_| BridgeError::Nul(engine.name().to_owned()))?;
         let _settled = settled();
         // SAFETY: the callee takes the box over and frees it by `release`; everything else is live for the call.
-        let made = arrays::made(|made| unsafe {
-            ffi::tacit_group_new(name.as_ptr(), WATCHER, Box::into_raw(Box::new(watcher)).cast(), made)
+        let raw = arrays::pointer(|raw| unsafe {
+            ffi::tacit_group_new(name.as_ptr(), WATCHER, Box::into_raw(Box::new(watcher)).cast(), raw)
         })?;
-        Ok(Self { shared: Arc::new(Owned(made)) })
+        Ok(Self { shared: Arc::new(Owned(raw)) })
     }
 
     /// Splits the group as its engine does, and gives the part that this process is in: the ranks that give the same `color`,
@@ -268,8 +268,8 @@ impl Group {
         let watcher = Box::into_raw(Box::new(watcher)).cast();
         let group = self.shared.0;
         // SAFETY: the group is live for the call, and the callee takes the box over and frees it by `release`.
-        arrays::made(|made| unsafe { ffi::tacit_group_split(group, ring, color, key, WATCHER, watcher, made) })
-            .map(|made| Self { shared: Arc::new(Owned(made)) })
+        arrays::pointer(|raw| unsafe { ffi::tacit_group_split(group, ring, color, key, WATCHER, watcher, raw) })
+            .map(|raw| Self { shared: Arc::new(Owned(raw)) })
     }
 
     /// Ends MPI, if a group is over it, at an orderly end of the process; it waits for the other ranks.

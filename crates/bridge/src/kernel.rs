@@ -278,33 +278,27 @@ extern "C" fn fallback(kernel: *mut c_void, reason: FallbackReason, inputs: Arra
     guarded(|| {
         // SAFETY: the kernel and the inputs are live for the length of the call.
         let (kernel, inputs) = unsafe { (kernel_of(kernel), arrays::copies(inputs)?) };
-        let made = kernel.fallback(&inputs, Fallback::from_reason(reason)?)?;
-        let (found, expected) = (Aval::all(&made), kernel.output_avals(&Aval::all(&inputs))?);
+        let outputs = kernel.fallback(&inputs, Fallback::from_reason(reason)?)?;
+        let (found, expected) = (Aval::all(&outputs), kernel.output_avals(&Aval::all(&inputs))?);
         // MLX puts them in the places of the results that it recorded, without a look.
         if found != expected {
             let (name, found, expected) = (kernel.name(), Aval::list(&found), Aval::list(&expected));
             let help = "let it give what `output_avals` says";
             return Err(format!("the decomposition of {name} gave {found} and not {expected}\nhelp: {help}").into());
         }
-        Ok(arrays::pour(&made, &results)?)
+        Ok(arrays::pour(&outputs, &results)?)
     })
 }
 
-extern "C" fn vjp(
-    kernel: *mut c_void,
-    primals: Arrays,
-    cotangents: Arrays,
-    argnums: Integers,
-    gradients: Sink,
-) -> c_int {
+extern "C" fn vjp(kernel: *mut c_void, primals: Arrays, cotangents: Arrays, argnums: Integers, sink: Sink) -> c_int {
     guarded_rule(|| {
         // SAFETY: everything is live for the length of the call.
         let (kernel, primals, cotangents, argnums) = unsafe {
             (kernel_of(kernel), arrays::copies(primals)?, arrays::copies(cotangents)?, arrays::positions(argnums))
         };
-        let Some(made) = kernel.vjp(&primals, &cotangents, &argnums).transpose()? else { return Ok(None) };
-        check_gradients(kernel.name(), argnums.iter().map(|&argnum| &primals[argnum]), &made)?;
-        Ok(Some(arrays::pour(&made, &gradients)?))
+        let Some(gradients) = kernel.vjp(&primals, &cotangents, &argnums).transpose()? else { return Ok(None) };
+        check_gradients(kernel.name(), argnums.iter().map(|&argnum| &primals[argnum]), &gradients)?;
+        Ok(Some(arrays::pour(&gradients, &sink)?))
     })
 }
 
@@ -314,10 +308,10 @@ extern "C" fn jvp(kernel: *mut c_void, primals: Arrays, tangents: Arrays, argnum
         let (kernel, primals, tangents, argnums) = unsafe {
             (kernel_of(kernel), arrays::copies(primals)?, arrays::copies(tangents)?, arrays::positions(argnums))
         };
-        let Some(made) = kernel.jvp(&primals, &tangents, &argnums).transpose()? else { return Ok(None) };
+        let Some(result_tangents) = kernel.jvp(&primals, &tangents, &argnums).transpose()? else { return Ok(None) };
         let results = kernel.output_avals(&Aval::all(&primals))?;
-        check_tangents(kernel.name(), &results, &made)?;
-        Ok(Some(arrays::pour(&made, &sink)?))
+        check_tangents(kernel.name(), &results, &result_tangents)?;
+        Ok(Some(arrays::pour(&result_tangents, &sink)?))
     })
 }
 
@@ -333,13 +327,13 @@ extern "C" fn vmap(kernel: *mut c_void, inputs: Arrays, axes: Integers, results:
     })
 }
 
-extern "C" fn avals(kernel: *mut c_void, inputs: Arrays, prototypes: Sink) -> c_int {
+extern "C" fn avals(kernel: *mut c_void, inputs: Arrays, sink: Sink) -> c_int {
     guarded(|| {
         // SAFETY: the kernel and the inputs are live for the length of the call.
         let (kernel, inputs) = unsafe { (kernel_of(kernel), arrays::copies(inputs)?) };
         let inputs = Aval::all(&inputs);
-        let made = kernel.output_avals(&inputs)?.iter().map(arrays::prototype).collect::<Result<Vec<_>, _>>()?;
-        Ok(arrays::pour(&made, &prototypes)?)
+        let prototypes = kernel.output_avals(&inputs)?.iter().map(arrays::prototype).collect::<Result<Vec<_>, _>>()?;
+        Ok(arrays::pour(&prototypes, &sink)?)
     })
 }
 

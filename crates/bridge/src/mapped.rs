@@ -96,7 +96,7 @@ impl MappedFile {
         let base = self.base.as_ref().map_or(NONE, Array::as_ptr);
         let data = self.bytes()[offset..].as_ptr();
         // SAFETY: the elements are within the file, as checked, and the shape is a live slice.
-        filled(|made| unsafe { ffi::tacit_mapped_array(base, data.cast(), offset, view, made) })
+        filled(|out| unsafe { ffi::tacit_mapped_array(base, data.cast(), offset, view, out) })
     }
 }
 
@@ -113,7 +113,7 @@ pub fn array_of_bytes(bytes: &[u8], aval: &Aval) -> Result<Array, BridgeError> {
         return Err(BridgeError::OtherLength { aval: aval.clone(), length: bytes.len() });
     }
     // SAFETY: the bytes are those of the elements, as checked, and are copied; the shape is a live slice.
-    filled(|made| unsafe { ffi::tacit_mapped_array(NONE, bytes.as_ptr().cast(), 0, view, made) })
+    filled(|out| unsafe { ffi::tacit_mapped_array(NONE, bytes.as_ptr().cast(), 0, view, out) })
 }
 
 /// Calls `f` with the elements of `array`, row by row and as they are in memory, once it is evaluated.

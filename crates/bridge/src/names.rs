@@ -41,11 +41,11 @@ impl NameId {
         }
         let Some(text) = self.interned() else { return Known { text: "?", description: None } };
         let known = Known { text, description: typed::describe(text) };
-        KNOWN.with_borrow_mut(|all| {
-            if all.len() <= self.index() {
-                all.resize(self.index() + 1, None);
+        KNOWN.with_borrow_mut(|table| {
+            if table.len() <= self.index() {
+                table.resize(self.index() + 1, None);
             }
-            all[self.index()] = Some(known);
+            table[self.index()] = Some(known);
         });
         known
     }

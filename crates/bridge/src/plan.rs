@@ -180,9 +180,9 @@ impl Plan {
     /// input that `donated` names with it.
     unsafe fn run(&self, inputs: &[Buffer], outputs: &[Buffer], name: &mut &'static str) -> Result<(), BoxError> {
         *name = "Plan";
-        let fit = |all: &[Given], buffers: &[Buffer]| {
-            all.len() == buffers.len()
-                && all.iter().zip(buffers).all(|(given, buffer)| {
+        let fit = |expected: &[Given], buffers: &[Buffer]| {
+            expected.len() == buffers.len()
+                && expected.iter().zip(buffers).all(|(given, buffer)| {
                     given.bytes == buffer.bytes && aval::dtype_of(buffer.aval.dtype) == Some(given.aval.dtype)
                 })
         };

@@ -39,7 +39,7 @@ impl Primitive {
     /// The primitive that makes `node`.
     pub(crate) fn from_node(node: &Array, name: NameId) -> Result<Self, BridgeError> {
         // SAFETY: the handle and the pointer are live for the call.
-        let raw = arrays::made(|raw| unsafe { ffi::tacit_primitive_of(node.as_ptr(), raw) })?;
+        let raw = arrays::pointer(|raw| unsafe { ffi::tacit_primitive_of(node.as_ptr(), raw) })?;
         // SAFETY: the call succeeded, so it stored an object that is ours.
         Ok(unsafe { Self::owned(raw, name) })
     }

@@ -221,11 +221,11 @@ pub fn at_exit(f: fn(i32)) {
             drop(std::panic::catch_unwind(|| f(code)));
         }
     }
-    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-    if given.iter().any(|other| std::ptr::fn_addr_eq(*other, f)) {
+    let mut registered = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if registered.iter().any(|other| std::ptr::fn_addr_eq(*other, f)) {
         return;
     }
-    given.push(f);
+    registered.push(f);
     LEFT.lock().unwrap_or_else(PoisonError::into_inner).push(f);
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {

@@ -43,7 +43,7 @@ impl Program {
     /// recorded, for one set of shapes: [`is_shapeless`](Self::is_shapeless) is false.
     pub fn new(shapeless: bool) -> Result<Self, BridgeError> {
         // SAFETY: the pointer is live for the call.
-        let raw = arrays::made(|raw| unsafe { ffi::tacit_program_new(shapeless, !compiler_available(), raw) })?;
+        let raw = arrays::pointer(|raw| unsafe { ffi::tacit_program_new(shapeless, !compiler_available(), raw) })?;
         Ok(Self { raw, handles: Cell::default() })
     }
 
@@ -104,7 +104,7 @@ impl Program {
     pub fn know(&self, first: usize, inputs: &[&Array]) -> Result<Option<KnownInputs>, BridgeError> {
         // SAFETY: the program, the handles and the pointer are live for the call.
         let know = |handles, raw| unsafe { ffi::tacit_program_know(self.raw, first, handles, raw) };
-        let raw = arrays::made(|raw| self.with_handles(inputs, |handles| know(handles, raw)))?;
+        let raw = arrays::pointer(|raw| self.with_handles(inputs, |handles| know(handles, raw)))?;
         Ok((!raw.is_null()).then_some(KnownInputs { raw }))
     }
 
@@ -152,8 +152,8 @@ pub struct KnownInputs {
 }
 
 impl KnownInputs {
-    fn pointers(all: &[&Self]) -> Vec<*const c_void> {
-        all.iter().map(|known| known.raw.cast_const()).collect()
+    fn pointers(inputs: &[&Self]) -> Vec<*const c_void> {
+        inputs.iter().map(|known| known.raw.cast_const()).collect()
     }
 
     /// One of them, counted from the first.

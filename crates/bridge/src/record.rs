@@ -42,11 +42,11 @@ pub fn extent(a: &Array, axes: &[i32]) -> Result<Option<Array>, BridgeError> {
     Ok((!handle.ctx.is_null()).then(|| unsafe { arrays::owned(handle) }))
 }
 
-/// Whether every node that makes `made` of `from` has a rule for the shapes of its results, as a graph without shapes needs
+/// Whether every node that makes `result` of `from` has a rule for the shapes of its results, as a graph without shapes needs
 /// it; where MLX records shapes, nobody asks for one.
-pub fn has_shape_rules(made: &Array, from: &Array) -> Result<bool, BridgeError> {
+pub fn has_shape_rules(result: &Array, from: &Array) -> Result<bool, BridgeError> {
     // SAFETY: the handles and the flag are live for the call.
-    written(true, |has| unsafe { ffi::tacit_has_shape_rules(made.as_ptr(), from.as_ptr(), has) })
+    written(true, |has| unsafe { ffi::tacit_has_shape_rules(result.as_ptr(), from.as_ptr(), has) })
 }
 
 type Recordable<'f> = dyn FnMut(Vec<Array>) -> Result<Vec<Array>, BoxError> + 'f;

@@ -14,10 +14,10 @@ pub fn cse(outputs: &[Array], inputs: &[Array]) -> Result<(Vec<Array>, usize), B
     let (outputs, inputs) = (arrays::handles(outputs), arrays::handles(inputs));
     let mut removed = 0;
     // SAFETY: everything is live for the call.
-    let found = arrays::collected(|found| unsafe {
-        ffi::tacit_cse(Span::new(&outputs), Span::new(&inputs), found, &raw mut removed)
+    let merged = arrays::collected(|sink| unsafe {
+        ffi::tacit_cse(Span::new(&outputs), Span::new(&inputs), sink, &raw mut removed)
     })?;
-    Ok((found, removed))
+    Ok((merged, removed))
 }
 
 /// Whether a collective is among what `array` is computed from.

@@ -69,12 +69,12 @@ pub fn settle(outputs: &[Array]) -> Result<(), BridgeError> {
 pub fn apart(values: &[Array]) -> Result<Vec<Array>, BridgeError> {
     let handles = arrays::handles(values);
     // SAFETY: everything is live for the call.
-    arrays::collected(|found| unsafe { ffi::tacit_apart(Span::new(&handles), found) })
+    arrays::collected(|sink| unsafe { ffi::tacit_apart(Span::new(&handles), sink) })
 }
 
 /// The same values, from which no eval computes before `before` is computed.
 pub fn after(values: &[Array], before: &[Array]) -> Result<Vec<Array>, BridgeError> {
     let (values, before) = (arrays::handles(values), arrays::handles(before));
     // SAFETY: everything is live for the call.
-    arrays::collected(|found| unsafe { ffi::tacit_after(Span::new(&values), Span::new(&before), found) })
+    arrays::collected(|sink| unsafe { ffi::tacit_after(Span::new(&values), Span::new(&before), sink) })
 }

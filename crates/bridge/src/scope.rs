@@ -19,7 +19,7 @@ impl Scope {
     /// A scope without placeholders.
     pub fn new() -> Result<Self, BridgeError> {
         // SAFETY: the pointer is live for the call.
-        arrays::made(|raw| unsafe { ffi::tacit_scope_new(raw) }).map(|raw| Self { raw })
+        arrays::pointer(|raw| unsafe { ffi::tacit_scope_new(raw) }).map(|raw| Self { raw })
     }
 
     pub(crate) fn as_ptr(&self) -> *const c_void {

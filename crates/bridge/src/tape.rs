@@ -213,7 +213,7 @@ impl Tape {
     /// The primitive of a node.
     pub fn primitive(&self, node: usize) -> Result<Primitive, BridgeError> {
         // SAFETY: the tape and the pointer are live for the call; the callee checks the index.
-        let raw = arrays::made(|raw| unsafe { ffi::tacit_tape_primitive(self.raw, node as u32, raw) })?;
+        let raw = arrays::pointer(|raw| unsafe { ffi::tacit_tape_primitive(self.raw, node as u32, raw) })?;
         // SAFETY: the call succeeded, so it stored an object that is ours.
         Ok(unsafe { Primitive::owned(raw, self.name(node)) })
     }

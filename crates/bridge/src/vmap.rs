@@ -118,20 +118,20 @@ pub(crate) unsafe fn answer_vmap(
     // SAFETY: as the caller promises.
     let (inputs, axes) = unsafe { (arrays::copies(inputs)?, axes.get()) };
     let mapped: Vec<Option<usize>> = axes.iter().map(|&axis| usize::try_from(axis).ok()).collect();
-    let Some((made, axes)) = rule(&inputs, &mapped).transpose()? else { return Ok(None) };
+    let Some((outputs, axes)) = rule(&inputs, &mapped).transpose()? else { return Ok(None) };
     let (examples, example) = one_example(&inputs, &mapped);
     let expected = expected(&example)?;
     let one_fits = |((array, &axis), one): ((&Array, &usize), &Aval)| {
         let mut aval = Aval::from(array);
         axis < aval.shape.len() && aval.shape.remove(axis) == examples && aval == *one
     };
-    let alike = made.len() == axes.len() && made.len() == expected.len();
-    if !alike || !made.iter().zip(&axes).zip(&expected).all(one_fits) {
-        let (results, expected) = (Aval::list(&Aval::all(&made)), Aval::list(&expected));
-        let (function, count) = (function.to_owned(), made.len());
+    let alike = outputs.len() == axes.len() && outputs.len() == expected.len();
+    if !alike || !outputs.iter().zip(&axes).zip(&expected).all(one_fits) {
+        let (results, expected) = (Aval::list(&Aval::all(&outputs)), Aval::list(&expected));
+        let (function, count) = (function.to_owned(), outputs.len());
         return Err(VmapError::Rule { function, count, results, axes, examples, expected }.into());
     }
-    arrays::pour(&made, results)?;
+    arrays::pour(&outputs, results)?;
     for axis in axes {
         (result_axes.push)(result_axes.ctx, axis as i32);
     }

@@ -136,7 +136,7 @@ impl Launch {
         match backend {
             // MLX writes the function right behind it.
             GpuBackend::Metal => {
-                let threads = self.group.iter().fold(1, |all: usize, &along| all.saturating_mul(along));
+                let threads = self.group.iter().fold(1, |product: usize, &along| product.saturating_mul(along));
                 format!("{}\n[[max_total_threads_per_threadgroup({threads})]]\n", self.header)
             }
             GpuBackend::Cuda => self.header.clone(),

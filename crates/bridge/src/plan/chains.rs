@@ -156,19 +156,19 @@ impl Search<'_> {
 
     /// Whether what a stage takes as its input `at` of another one is, piece by piece, what that leaves.
     fn takes_pieces(&self, draft: &Draft, at: usize, value: &Value, (maker, output): (usize, usize)) -> bool {
-        let (Some(own), Some(other)) = (&draft.pieces, &self.drafts[maker].pieces) else { return false };
-        let Some(&Some(bytes)) = own.inputs.get(at) else { return false };
+        let (Some(pieces), Some(other)) = (&draft.pieces, &self.drafts[maker].pieces) else { return false };
+        let Some(&Some(bytes)) = pieces.inputs.get(at) else { return false };
         let whole = self.values[self.drafts[maker].outputs[output].0].aval.nbytes() == value.aval.nbytes();
-        whole && own.elements == other.elements && bytes * other.unit == other.outputs[output] * own.unit
+        whole && pieces.elements == other.elements && bytes * other.unit == other.outputs[output] * pieces.unit
     }
 
     /// Puts a stage and the chains that it takes something of together, or into a chain of its own where pieces would be too long.
     fn join(&mut self, stage: usize, pieces: &Pieces, joined: &[usize]) {
         let unit = joined.iter().fold(pieces.unit, |unit, &chain| Pieces::common_unit(unit, self.chains[chain].unit));
-        let (own, others) = match joined {
-            [own, others @ ..] if unit <= MOST => {
-                self.chains[*own].unit = unit;
-                (*own, others)
+        let (first, others) = match joined {
+            [first, others @ ..] if unit <= MOST => {
+                self.chains[*first].unit = unit;
+                (*first, others)
             }
             _ => {
                 for &chain in joined {
@@ -185,16 +185,16 @@ impl Search<'_> {
             stages.append(&mut self.chains[other].stages);
         }
         for &stage in &stages {
-            self.of[stage] = Some(own);
+            self.of[stage] = Some(first);
         }
-        let chain = &mut self.chains[own];
+        let chain = &mut self.chains[first];
         chain.stages.append(&mut stages);
         chain.stages.sort_unstable();
     }
 
     /// What only the stages of a chain use of what they leave.
     fn inside(&self, chain: &Chain, buffers: &[Buffer]) -> Vec<Inside> {
-        let mut found = Vec::new();
+        let mut inside = Vec::new();
         for (step, &stage) in chain.stages.iter().enumerate() {
             let Draft { outputs, pieces: Some(pieces), .. } = &self.drafts[stage] else { continue };
             for (output, bytes) in outputs.iter().zip(&pieces.outputs) {
@@ -203,10 +203,10 @@ impl Search<'_> {
                 let mut readers = self.readers[buffer].iter().map(|reader| chain.stages.binary_search(reader).ok());
                 let last = readers.try_fold(step, |last, reader| Some(last.max(reader?)));
                 if let Some(last) = last.filter(|_| buffers[buffer].home == Home::Arena(0)) {
-                    found.push(Inside { buffer, bytes, steps: step..last + 1 });
+                    inside.push(Inside { buffer, bytes, steps: step..last + 1 });
                 }
             }
         }
-        found
+        inside
     }
 }

@@ -70,9 +70,9 @@ impl PlanBuilder {
         let mut in_place = kernel.in_place(&avals);
         in_place.retain(|&(output, input)| outputs.get(output).is_some_and(|aval| avals.get(input) == Some(aval)));
         let outputs = outputs.into_iter().map(|aval| self.buffer(aval, Home::Arena(0))).collect::<Vec<_>>();
-        let (inputs, made) = (inputs.to_vec(), outputs.clone());
-        self.drafts.push(Draft { kernel, inputs, outputs: made, begins_as: None, pieces, in_place });
-        Ok(outputs)
+        let (inputs, results) = (inputs.to_vec(), outputs.clone());
+        self.drafts.push(Draft { kernel, inputs, outputs, begins_as: None, pieces, in_place });
+        Ok(results)
     }
 
     /// The result of a kernel that is given `target` as its output and writes a part of it: `target` itself, where nothing
@@ -397,17 +397,17 @@ mod tests {
         let count = Arc::new(Count(Arc::default()));
         let mut plan = PlanBuilder::default();
         let x = plan.input(floats(4));
-        let made = plan.stage(count.clone(), &[x]).expect("a stage")[0];
-        let updated = plan.update(count.clone(), made, &[made]);
-        let later = plan.stage(count.clone(), &[made]).expect("a stage")[0];
-        let part = plan.view(made, 4, floats(2)).expect("a view");
+        let incremented = plan.stage(count.clone(), &[x]).expect("a stage")[0];
+        let updated = plan.update(count.clone(), incremented, &[incremented]);
+        let later = plan.stage(count.clone(), &[incremented]).expect("a stage")[0];
+        let part = plan.view(incremented, 4, floats(2)).expect("a view");
         assert!(plan.view(part, 4, floats(2)).is_err());
-        let plan = plan.finish(&[made, updated, later, part, made, x]).expect("a plan");
+        let plan = plan.finish(&[incremented, updated, later, part, incremented, x]).expect("a plan");
         assert!(plan.donated.iter().all(|&(output, input)| (output, input) == (5, 0)), "{:?}", plan.donated);
         let results = plan.apply(&[Array::from_slice(&[1f32, 2.0, 3.0, 4.0], &[4])]).expect("a node");
         mlx_rs::transforms::eval(&results).expect("an eval");
         let found: Vec<&[f32]> = results.iter().map(Array::as_slice::<f32>).collect();
-        let (made, later) = (&[2.0, 3.0, 4.0, 5.0][..], &[3.0, 4.0, 5.0, 6.0][..]);
-        assert_eq!(found, [made, later, later, &[3.0, 4.0], made, &[1.0, 2.0, 3.0, 4.0]]);
+        let (incremented, later) = (&[2.0, 3.0, 4.0, 5.0][..], &[3.0, 4.0, 5.0, 6.0][..]);
+        assert_eq!(found, [incremented, later, later, &[3.0, 4.0], incremented, &[1.0, 2.0, 3.0, 4.0]]);
     }
 }

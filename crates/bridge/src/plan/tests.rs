@@ -104,13 +104,13 @@ impl Kernel for Stage {
             Computes::Spread(block) => (block, vec![Some(4 * block), Some(4)], 4 * block),
             Computes::Reversed | Computes::Next => return None,
         };
-        let own = *self;
+        let kernel = *self;
         Some(Pieces {
             elements: inputs[0].size(),
             unit,
             inputs: of_inputs,
             outputs: vec![of_output],
-            eval: Box::new(move |piece, inputs, outputs| run(&own, piece.start, inputs, outputs)),
+            eval: Box::new(move |piece, inputs, outputs| run(&kernel, piece.start, inputs, outputs)),
         })
     }
 
@@ -150,18 +150,18 @@ fn numbers(elements: usize) -> Array {
 }
 
 fn results(plan: Plan, inputs: &[Array]) -> Result<Vec<Vec<f32>>, String> {
-    let made = plan.apply(inputs).expect("a node");
-    crate::eval(&made).map_err(|error| error.to_string())?;
-    Ok(made.iter().map(|made| made.as_slice::<f32>().to_vec()).collect())
+    let outputs = plan.apply(inputs).expect("a node");
+    crate::eval(&outputs).map_err(|error| error.to_string())?;
+    Ok(outputs.iter().map(|output| output.as_slice::<f32>().to_vec()).collect())
 }
 
 /// The results of a plan to which the inputs are left.
 fn results_of_own(plan: Plan, inputs: impl Into<Vec<Array>>) -> Vec<Vec<f32>> {
     let inputs = inputs.into();
-    let made = plan.apply(&inputs).expect("a node");
+    let outputs = plan.apply(&inputs).expect("a node");
     drop(inputs);
-    crate::eval(&made).expect("it runs");
-    made.iter().map(|made| made.as_slice::<f32>().to_vec()).collect()
+    crate::eval(&outputs).expect("it runs");
+    outputs.iter().map(|output| output.as_slice::<f32>().to_vec()).collect()
 }
 
 /// An update as an optimizer has it: a number of each block is spread, changed, and made anew.
@@ -177,9 +177,9 @@ fn step_of(mut plan: PlanBuilder, elements: usize, bad: Option<(usize, bool)>) -
     let spread = of(Computes::Spread(6), &[x, blocks]);
     let sum = of(Computes::Sum, &[spread, x]);
     let scaled = of(Computes::Scalar, &[sum, rate]);
-    let made = Arc::new(Stage { computes: Computes::Blocks(6), bad });
-    let made = plan.stage(made, &[sum]).expect("a stage")[0];
-    plan.finish(&[scaled, made]).expect("a plan")
+    let blocks = Arc::new(Stage { computes: Computes::Blocks(6), bad });
+    let blocks = plan.stage(blocks, &[sum]).expect("a stage")[0];
+    plan.finish(&[scaled, blocks]).expect("a plan")
 }
 
 #[test]
@@ -268,7 +268,7 @@ fn what_is_taken_whole_or_written_in_place_is_made_before() {
 #[test]
 fn a_chain_that_begins_first_and_ends_last_runs_last() {
     let inputs = [numbers(5_000), numbers(9_000)];
-    let made = |threads: usize| {
+    let plan_of = |threads: usize| {
         let mut plan = builder(threads);
         let [x, y] = [5_000, 9_000].map(|elements| plan.input(Aval::new(&[elements], Dtype::Float32)));
         let mut sum = |a: PlanValue, b: PlanValue| plan.stage(stage(Computes::Sum), &[a, b]).expect("a stage")[0];
@@ -277,9 +277,9 @@ fn a_chain_that_begins_first_and_ends_last_runs_last() {
         let outer = sum(outer, x);
         plan.finish(&[outer, inner]).expect("a plan")
     };
-    assert_eq!(made(1).pieced(), 4);
-    let expected = results(made(0), &inputs).expect("it runs");
-    assert_eq!(results(made(1), &inputs).expect("it runs"), expected);
+    assert_eq!(plan_of(1).pieced(), 4);
+    let expected = results(plan_of(0), &inputs).expect("it runs");
+    assert_eq!(results(plan_of(1), &inputs).expect("it runs"), expected);
 }
 
 /// More threads than arenas wait for them.
@@ -318,7 +318,7 @@ fn stages_in_any_order_compute_the_same() {
     for round in 0..200 {
         let drafts: Vec<(Computes, [usize; 2])> = (0..2 + drawn(9))
             .map(|_| {
-                let all = [
+                let kinds = [
                     Computes::Sum,
                     Computes::Sum,
                     Computes::Scalar,
@@ -328,11 +328,11 @@ fn stages_in_any_order_compute_the_same() {
                     Computes::Reversed,
                     Computes::Next,
                 ];
-                (all[drawn(all.len())], [drawn(64), drawn(64)])
+                (kinds[drawn(kinds.len())], [drawn(64), drawn(64)])
             })
             .collect();
         let needed: Vec<bool> = (0..drafts.len()).map(|_| drawn(4) == 0).collect();
-        let made = |threads: usize| {
+        let plan_of = |threads: usize| {
             let mut plan = builder(threads);
             let (mut whole, mut blocks) = (Vec::new(), Vec::new());
             whole.extend([0, 1].map(|_| plan.input(Aval::new(&[elements as i32], Dtype::Float32))));
@@ -351,24 +351,24 @@ fn stages_in_any_order_compute_the_same() {
                     Computes::Next => plan.update(stage(computes), a, &[]),
                     _ => plan.stage(stage(computes), &inputs).expect("a stage")[0],
                 };
-                let made = if computes == Computes::Blocks(block) { &mut blocks } else { &mut whole };
-                made.push(value);
+                let produced = if computes == Computes::Blocks(block) { &mut blocks } else { &mut whole };
+                produced.push(value);
                 outputs.extend(needed.then_some(value));
             }
             outputs.extend([whole[whole.len() - 1], blocks[blocks.len() - 1]]);
             plan.finish(&outputs).expect("a plan")
         };
-        let [inputs, own] = [(), ()]
+        let [inputs, donated] = [(), ()]
             .map(|()| [numbers(elements), numbers(elements), numbers(elements.div_ceil(block)), Array::from_f32(0.5)]);
-        let expected = results(made(0), &inputs).expect("it runs");
+        let expected = results(plan_of(0), &inputs).expect("it runs");
         for threads in [1, 3] {
-            let plan = made(threads);
+            let plan = plan_of(threads);
             pieced += plan.pieced();
             assert_eq!(results(plan, &inputs).expect("it runs"), expected, "{round} on {threads}: {drafts:?}");
         }
-        let plan = made(0);
+        let plan = plan_of(0);
         over_inputs += plan.stages.iter().map(|stage| stage.in_place.len()).sum::<usize>();
-        assert_eq!(results_of_own(plan, own), expected, "{round} over its inputs: {drafts:?}");
+        assert_eq!(results_of_own(plan, donated), expected, "{round} over its inputs: {drafts:?}");
     }
     assert!(pieced > 200 && over_inputs > 5, "{pieced} {over_inputs}");
 }

@@ -32,20 +32,23 @@ fn an_output_takes_the_memory_of_an_input_that_nothing_needs_any_more() {
         let before = [&x, &y].map(|array| array.as_slice::<f32>().to_vec());
         let expected = results(sums(later, 0), &[x.clone(), y.clone()]).expect("it runs");
         assert_eq!([&x, &y].map(|array| array.as_slice::<f32>().to_vec()), before);
-        let (own, other) = (copied(&x), copied(&y));
-        let taken = if later { &other } else { &own };
-        let given = taken.as_slice::<f32>().as_ptr();
-        let made = sums(later, 0).apply(&[own, other]).expect("a node");
-        crate::eval(&made).expect("it runs");
-        assert_eq!(made[0].as_slice::<f32>().as_ptr(), given);
-        assert_eq!(made.iter().map(|made| made.as_slice::<f32>().to_vec()).collect::<Vec<_>>(), expected);
+        let (first, other) = (copied(&x), copied(&y));
+        let taken = if later { &other } else { &first };
+        let memory = taken.as_slice::<f32>().as_ptr();
+        let outputs = sums(later, 0).apply(&[first, other]).expect("a node");
+        crate::eval(&outputs).expect("it runs");
+        assert_eq!(outputs[0].as_slice::<f32>().as_ptr(), memory);
+        assert_eq!(outputs.iter().map(|output| output.as_slice::<f32>().to_vec()).collect::<Vec<_>>(), expected);
         if !later {
             // Of two inputs that would do, the one that nobody holds.
             let (held, other) = (copied(&x), copied(&y));
-            let given = other.as_slice::<f32>().as_ptr();
-            let made = sums(later, 0).apply(&[held.clone(), other]).expect("a node");
-            crate::eval(&made).expect("it runs");
-            assert_eq!((made[0].as_slice::<f32>().as_ptr(), made[0].as_slice::<f32>()), (given, &expected[0][..]));
+            let memory = other.as_slice::<f32>().as_ptr();
+            let outputs = sums(later, 0).apply(&[held.clone(), other]).expect("a node");
+            crate::eval(&outputs).expect("it runs");
+            assert_eq!(
+                (outputs[0].as_slice::<f32>().as_ptr(), outputs[0].as_slice::<f32>()),
+                (memory, &expected[0][..])
+            );
             assert_eq!(held.as_slice::<f32>(), before[0]);
         }
         // One array as both inputs is held by the other one.
@@ -57,7 +60,7 @@ fn an_output_takes_the_memory_of_an_input_that_nothing_needs_any_more() {
 
 #[test]
 fn what_writes_over_an_input_runs_behind_what_reads_it() {
-    let made = |taken: bool, updated: bool| {
+    let plan_of = |taken: bool, updated: bool| {
         let mut plan = builder(0);
         let [x, y] = [0, 1].map(|_| plan.input(Aval::new(&[5_000], Dtype::Float32)));
         let sum = plan.stage(stage(Computes::Sum), &[x, y]).expect("a stage")[0];
@@ -74,15 +77,15 @@ fn what_writes_over_an_input_runs_behind_what_reads_it() {
         plan.finish(&outputs).expect("a plan")
     };
     let told = |plan: &Plan| plan.stages().map(|(kernel, _)| kernel.name()).collect::<Vec<_>>();
-    let plan = made(false, false);
+    let plan = plan_of(false, false);
     assert_eq!((told(&plan), &plan.donated[..]), (vec!["Reversed", "Reversed", "Sum"], &[(0, 0), (0, 1)][..]));
-    let plan = made(true, false);
+    let plan = plan_of(true, false);
     assert_eq!((told(&plan)[0], plan.donated.len()), ("Sum", 0));
-    assert_eq!(told(&made(false, true))[0], "Sum");
+    assert_eq!(told(&plan_of(false, true))[0], "Sum");
     let inputs = || [numbers(5_000), numbers(5_000)];
-    let expected = results(made(false, false), &inputs()).expect("it runs");
-    assert_eq!(results_of_own(made(false, false), inputs()), expected);
-    let more = results_of_own(made(true, true), inputs());
+    let expected = results(plan_of(false, false), &inputs()).expect("it runs");
+    assert_eq!(results_of_own(plan_of(false, false), inputs()), expected);
+    let more = results_of_own(plan_of(true, true), inputs());
     assert_eq!([&more[0], &more[3], &more[4]], [&expected[0], &expected[1], &expected[2]]);
 }
 
@@ -115,10 +118,10 @@ fn of_memory_that_inputs_share_none_is_written_over() {
     // A part of what is gone has its memory alone, wherever it begins.
     let ([_, part], [_, other]) = (parts([0, 1]), parts([1, 0]));
     let expected = results(sum(None), &[part.clone(), other.clone()]).expect("it runs");
-    let given = part.as_slice::<f32>().as_ptr();
-    let made = sum(None).apply(&[part, other]).expect("a node").swap_remove(0);
-    crate::eval(std::slice::from_ref(&made)).expect("it runs");
-    assert_eq!((made.as_slice::<f32>().as_ptr(), made.as_slice::<f32>()), (given, &expected[0][..]));
+    let memory = part.as_slice::<f32>().as_ptr();
+    let output = sum(None).apply(&[part, other]).expect("a node").swap_remove(0);
+    crate::eval(std::slice::from_ref(&output)).expect("it runs");
+    assert_eq!((output.as_slice::<f32>().as_ptr(), output.as_slice::<f32>()), (memory, &expected[0][..]));
 }
 
 #[test]
@@ -129,8 +132,8 @@ fn a_plan_that_fails_once_it_has_written_over_an_input_gives_nothing() {
     assert!(results(failing(), &held).is_err());
     let floats = |arrays: &[Array; 2]| arrays.each_ref().map(|array| array.as_slice::<f32>().to_vec());
     assert_eq!(floats(&held), floats(&inputs()));
-    let made = failing().apply(&inputs()).expect("a node");
-    for array in [&made[0], &made[1], &made[0]] {
+    let outputs = failing().apply(&inputs()).expect("a node");
+    for array in [&outputs[0], &outputs[1], &outputs[0]] {
         assert!(crate::eval(std::slice::from_ref(array)).is_err());
     }
 }
