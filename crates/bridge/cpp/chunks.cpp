@@ -10,8 +10,8 @@ namespace tacit {
 
 namespace {
 
-array rows_of(const array& all, int begin, int end) {
-  return begin == 0 && end == all.shape(0) ? all : part_of(all, 0, begin, end);
+array rows_of(const array& whole, int begin, int end) {
+  return begin == 0 && end == whole.shape(0) ? whole : part_of(whole, 0, begin, end);
 }
 
 // The arguments of one call, for which nothing is computed before `before` is.
@@ -90,16 +90,16 @@ std::vector<array> gradients_in_chunks(
       }
     }
   });
-  std::vector<array> all;
+  std::vector<array> results;
   for (size_t i = 0; i < argnums.size(); ++i) {
     const auto& primal = primals[argnums[i]];
     if (!parts[i].empty()) {
-      all.push_back(joined_rows(std::move(parts[i])));
+      results.push_back(joined_rows(std::move(parts[i])));
     } else {
-      all.push_back(sums[i] ? mlx::core::astype(*sums[i], primal.dtype()) : mlx::core::zeros_like(primal));
+      results.push_back(sums[i] ? mlx::core::astype(*sums[i], primal.dtype()) : mlx::core::zeros_like(primal));
     }
   }
-  return all;
+  return results;
 }
 
 }  // namespace tacit

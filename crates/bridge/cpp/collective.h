@@ -221,10 +221,10 @@ class Collective : public Primitive {
       read.emplace(rows);
     }
     auto run = std::make_shared<Run>(output);
-    encoder.dispatch([group = group_, op = op_, peer = peer_, made = number_, run = std::move(run), read = std::move(read),
+    encoder.dispatch([group = group_, op = op_, peer = peer_, number = number_, run = std::move(run), read = std::move(read),
                       write = Borrowed(output)]() mutable {
       auto turn = group->turn();
-      auto current = group->begin(op, peer, made, read ? read->value : write.value);
+      auto current = group->begin(op, peer, number, read ? read->value : write.value);
       try {
         group->run(current, read ? &*read : nullptr, write, run->poisoned());
       } catch (const std::exception& error) {

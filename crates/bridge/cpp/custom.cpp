@@ -29,10 +29,10 @@ using Jvp =
 thread_local const std::vector<int>* wanted = nullptr;
 
 std::vector<int> wanted_of(const std::vector<array>& primals) {
-  std::vector<int> all(primals.size());
-  std::iota(all.begin(), all.end(), 0);
+  std::vector<int> positions(primals.size());
+  std::iota(positions.begin(), positions.end(), 0);
   if (wanted == nullptr) {
-    return all;
+    return positions;
   }
   // MLX counts the results among the operands, after the primals.
   std::vector<int> argnums;
@@ -47,14 +47,14 @@ template <class Gradients>
 std::vector<array> wanted_gradients(const std::vector<array>& primals, Gradients gradients_for) {
   auto argnums = wanted_of(primals);
   std::vector<array> gradients = gradients_for(argnums);
-  std::vector<array> all;
+  std::vector<array> padded;
   for (const auto& primal : primals) {
-    all.push_back(mlx::core::zeros_like(primal));
+    padded.push_back(mlx::core::zeros_like(primal));
   }
   for (size_t i = 0; i < argnums.size(); ++i) {
-    all.at(argnums[i]) = std::move(gradients[i]);
+    padded.at(argnums[i]) = std::move(gradients[i]);
   }
-  return all;
+  return padded;
 }
 
 std::vector<array> wanted_gradients(
@@ -101,10 +101,10 @@ Vjp vjp_of(Shared rust) {
 Jvp jvp_of(Shared rust) {
   return [rust = std::move(rust)](
              const std::vector<array>& primals, const std::vector<array>& tangents, const std::vector<int>& argnums) {
-    Collector made;
-    auto status = rust->table.jvp(rust->function, borrow(primals), borrow(tangents), argnums, made.sink());
+    Collector results;
+    auto status = rust->table.jvp(rust->function, borrow(primals), borrow(tangents), argnums, results.sink());
     check(status);
-    return status == 0 ? std::move(made.arrays) : tangents_of(forward_of(rust), primals, tangents, argnums);
+    return status == 0 ? std::move(results.arrays) : tangents_of(forward_of(rust), primals, tangents, argnums);
   };
 }
 
@@ -154,15 +154,15 @@ std::vector<array> call(const Custom& custom, const std::vector<array>& args) {
 }
 
 std::vector<array> joined(std::initializer_list<std::vector<array>> lists) {
-  std::vector<array> all;
+  std::vector<array> arrays;
   for (const auto& list : lists) {
-    all.insert(all.end(), list.begin(), list.end());
+    arrays.insert(arrays.end(), list.begin(), list.end());
   }
-  return all;
+  return arrays;
 }
 
-std::vector<array> part(const std::vector<array>& all, size_t begin, size_t count) {
-  return {all.begin() + begin, all.begin() + begin + count};
+std::vector<array> part(const std::vector<array>& arrays, size_t begin, size_t count) {
+  return {arrays.begin() + begin, arrays.begin() + begin + count};
 }
 
 // The gradients of a mapped function: those of all examples, summed for an argument that they share.
@@ -170,10 +170,10 @@ Vjp mapped_vjp(Vjp vjp, const std::vector<int>& axes) {
   return [vjp = std::move(vjp), axes](
              const std::vector<array>& primals, const std::vector<array>& cotangents,
              const std::vector<array>& outputs) {
-    auto example = [&](const std::vector<array>& all) {
+    auto example = [&](const std::vector<array>& args) {
       return vjp(
-          part(all, 0, primals.size()), part(all, primals.size(), cotangents.size()),
-          part(all, primals.size() + cotangents.size(), outputs.size()));
+          part(args, 0, primals.size()), part(args, primals.size(), cotangents.size()),
+          part(args, primals.size() + cotangents.size(), outputs.size()));
     };
     auto all_axes = axes;
     all_axes.resize(primals.size() + cotangents.size() + outputs.size(), 0);
@@ -194,8 +194,8 @@ Vjp mapped_vjp(Vjp vjp, const std::vector<int>& axes) {
 Jvp mapped_jvp(Jvp jvp, const std::vector<int>& axes) {
   return [jvp = std::move(jvp), axes](
              const std::vector<array>& primals, const std::vector<array>& tangents, const std::vector<int>& argnums) {
-    auto example = [&](const std::vector<array>& all) {
-      return jvp(part(all, 0, primals.size()), part(all, primals.size(), tangents.size()), argnums);
+    auto example = [&](const std::vector<array>& args) {
+      return jvp(part(args, 0, primals.size()), part(args, primals.size(), tangents.size()), argnums);
     };
     auto all_axes = axes;
     for (auto argnum : argnums) {
@@ -215,9 +215,9 @@ ArrayFunction mapped_function(ArrayFunction function, const std::vector<int>& ax
 Custom with_rules(
     ArrayFunction forward, Vjp vjp, Jvp jvp, std::function<ArrayFunction(const std::vector<int>&)> mapped_forward) {
   auto mapped = [vjp, jvp, mapped_forward = std::move(mapped_forward)](const std::vector<int>& axes) {
-    auto all = mapped_forward(axes);
-    return with_rules(all, mapped_vjp(vjp, axes), mapped_jvp(jvp, axes), [all](const std::vector<int>& outer) {
-      return mapped_function(all, outer);
+    auto batched = mapped_forward(axes);
+    return with_rules(batched, mapped_vjp(vjp, axes), mapped_jvp(jvp, axes), [batched](const std::vector<int>& outer) {
+      return mapped_function(batched, outer);
     });
   };
   return Custom{std::move(forward), std::move(vjp), std::move(jvp), std::move(mapped)};

@@ -34,11 +34,11 @@ std::vector<array> select(const std::vector<array>& primals, const std::vector<i
 // `function` as a function of the chosen primals alone.
 ArrayFunction over(const ArrayFunction& function, const std::vector<array>& primals, const std::vector<int>& argnums) {
   return [&](const std::vector<array>& chosen) {
-    auto all = primals;
+    auto args = primals;
     for (size_t i = 0; i < argnums.size(); ++i) {
-      all.at(argnums[i]) = chosen[i];
+      args.at(argnums[i]) = chosen[i];
     }
-    return function(all);
+    return function(args);
   };
 }
 
@@ -63,11 +63,11 @@ ArrayFunction distinct_results(ArrayFunction function) {
 std::vector<array> vjp(
     const ArrayFunction& function, const std::vector<array>& primals, const std::vector<array>& cotangents) {
   OuterTracers outer;
-  auto prepared = [&](const std::vector<array>& given) {
-    auto results = traced(function, given);
-    make_differentiable(given, results);
+  auto prepared = [&](const std::vector<array>& args) {
+    auto results = traced(function, args);
+    make_differentiable(args, results);
     results = distinct(std::move(results));
-    outer.see(given, results);
+    outer.see(args, results);
     return results;
   };
   return outer.mark(mlx::core::vjp(prepared, primals, cotangents).second);
@@ -77,11 +77,11 @@ std::vector<array> jvp(
     const ArrayFunction& function, const std::vector<array>& primals, const std::vector<array>& tangents) {
   OuterTracers outer;
   ForwardRules rules;
-  auto prepared = [&](const std::vector<array>& given) {
-    auto results = traced(function, given);
-    make_differentiable(given, results);
-    rules.give(given, results);
-    outer.see(given, results);
+  auto prepared = [&](const std::vector<array>& args) {
+    auto results = traced(function, args);
+    make_differentiable(args, results);
+    rules.give(args, results);
+    outer.see(args, results);
     return results;
   };
   return outer.mark(mlx::core::jvp(prepared, primals, tangents).second);
@@ -95,13 +95,13 @@ std::vector<array> gradients_of(
   if (!inexact.empty()) {
     gradients = tacit::vjp(over(function, primals, inexact), select(primals, inexact), cotangents);
   }
-  std::vector<array> all;
+  std::vector<array> padded;
   size_t taken = 0;
   for (auto argnum : argnums) {
     auto has_one = taken < inexact.size() && inexact[taken] == argnum;
-    all.push_back(has_one ? gradients[taken++] : mlx::core::zeros_like(primals[argnum]));
+    padded.push_back(has_one ? gradients[taken++] : mlx::core::zeros_like(primals[argnum]));
   }
-  return all;
+  return padded;
 }
 
 std::vector<array> tangents_of(

@@ -81,8 +81,8 @@ std::optional<array> of_own_ends(const array& node) {
     if (Ranges::are_said(start, end, strides, from[0].shape(), node.shape())) {
       return std::nullopt;
     }
-    auto own = Ranges::of(start, strides, from[0].shape(), node.shape());
-    return mlx::core::slice(from[0], own.from, own.to, own.by, slice->stream());
+    auto ranges = Ranges::of(start, strides, from[0].shape(), node.shape());
+    return mlx::core::slice(from[0], ranges.from, ranges.to, ranges.by, slice->stream());
   }
   auto* update = made_by<mlx::core::SliceUpdate>(node);
   if (update == nullptr) {
@@ -92,8 +92,8 @@ std::optional<array> of_own_ends(const array& node) {
   if (Ranges::are_said(start, end, strides, node.shape(), from[1].shape())) {
     return std::nullopt;
   }
-  auto own = Ranges::of(start, strides, node.shape(), from[1].shape());
-  auto put = [&](auto with) { return with(from[0], from[1], own.from, own.to, own.by, update->stream()); };
+  auto ranges = Ranges::of(start, strides, node.shape(), from[1].shape());
+  auto put = [&](auto with) { return with(from[0], from[1], ranges.from, ranges.to, ranges.by, update->stream()); };
   namespace mx = mlx::core;
   using Put = array (*)(const array&, const array&, Shape, Shape, Shape, mx::StreamOrDevice);
   switch (kind) {
@@ -178,11 +178,11 @@ class ScanOrder {
   }
 
   // What is found before each element, which is `none` for the first one.
-  array exclusive(const array& found, float none) const {
-    auto one = found.shape();
+  array exclusive(const array& inclusive, float none) const {
+    auto one = inclusive.shape();
     one[axis_] = 1;
-    auto first = mlx::core::full(one, array(none, found.dtype()), stream_);
-    return joined(first, part(found, 0, found.shape(axis_) - 1));
+    auto first = mlx::core::full(one, array(none, inclusive.dtype()), stream_);
+    return joined(first, part(inclusive, 0, inclusive.shape(axis_) - 1));
   }
 
  private:
@@ -202,16 +202,16 @@ array by_places(const array& node, mlx::core::Scan& scan) {
   Running most = mx::cummax, least = mx::cummin;
   auto running = kind == mx::Scan::Max ? most : least;
   auto constant = mx::stop_gradient(x, stream);
-  auto found = running(constant, axis, reverse, true, stream);
-  auto nan = mx::logical_and(mx::isnan(constant, stream), mx::isnan(found, stream), stream);
-  auto is_found = mx::logical_or(mx::equal(constant, found, stream), nan, stream);
+  auto extremes = running(constant, axis, reverse, true, stream);
+  auto nan = mx::logical_and(mx::isnan(constant, stream), mx::isnan(extremes, stream), stream);
+  auto is_extreme = mx::logical_or(mx::equal(constant, extremes, stream), nan, stream);
   auto count = x.shape(axis);
   Shape along(x.ndim(), 1);
   along[axis] = count;
   auto places = mx::reshape(mx::arange(0, count, mx::int32, stream), along, stream);
   auto first = array(reverse ? count - 1 : 0);
   auto latest = reverse ? least : most;
-  auto taken = latest(mx::where(is_found, places, first, stream), axis, reverse, true, stream);
+  auto taken = latest(mx::where(is_extreme, places, first, stream), axis, reverse, true, stream);
   auto elements = mx::take_along_axis(x, taken, axis, stream);
   auto before = std::numeric_limits<float>::infinity() * (kind == mx::Scan::Max ? -1 : 1);
   return inclusive ? elements : ScanOrder(axis, reverse, stream).exclusive(elements, before);
@@ -226,8 +226,8 @@ array log_add_exp(const array& a, const array& b, mlx::core::Stream stream) {
   auto of = [&](const array& x) {
     return mx::exp(mx::where(is_whole, zero, mx::subtract(x, mx::where(is_whole, zero, most, stream), stream), stream), stream);
   };
-  auto found = mx::add(most, mx::log(mx::add(of(a), of(b), stream), stream), stream);
-  return mx::where(is_whole, most, found, stream);
+  auto sum = mx::add(most, mx::log(mx::add(of(a), of(b), stream), stream), stream);
+  return mx::where(is_whole, most, sum, stream);
 }
 
 // A running product, or logarithm of a sum of exponentials, from parts that are twice as long each time.
@@ -237,21 +237,21 @@ array by_doubling(const array& x, mlx::core::Scan& scan) {
   auto is_product = kind == mx::Scan::Prod;
   auto stream = scan.stream();
   ScanOrder order(axis, reverse, stream);
-  auto found = mx::copy(x, stream);
-  auto count = found.shape(axis);
+  auto running = mx::copy(x, stream);
+  auto count = running.shape(axis);
   for (auto length = 1; length < count; length *= 2) {
-    auto before = order.part(found, 0, count - length);
-    auto after = order.part(found, length, count);
+    auto before = order.part(running, 0, count - length);
+    auto after = order.part(running, length, count);
     auto both = is_product ? mx::multiply(before, after, stream) : log_add_exp(before, after, stream);
-    found = order.joined(order.part(found, 0, length), both);
+    running = order.joined(order.part(running, 0, length), both);
   }
-  return inclusive ? found : order.exclusive(found, is_product ? 1 : -std::numeric_limits<float>::infinity());
+  return inclusive ? running : order.exclusive(running, is_product ? 1 : -std::numeric_limits<float>::infinity());
 }
 
 // The gradient of a function of one result, of its primals and the cotangent behind them.
 ArrayFunction gradient_of(ArrayFunction function) {
-  return [function](const std::vector<array>& all) {
-    return tacit::vjp(function, {all.begin(), all.end() - 1}, {all.back()});
+  return [function](const std::vector<array>& args) {
+    return tacit::vjp(function, {args.begin(), args.end() - 1}, {args.back()});
   };
 }
 
@@ -259,9 +259,9 @@ ArrayFunction gradient_of(ArrayFunction function) {
 ArrayFunction with_rules(ArrayFunction value, ArrayFunction gradient, ArrayFunction other) {
   auto backward = [gradient](
                       const std::vector<array>& primals, const std::vector<array>& cotangents, const std::vector<array>&) {
-    auto all = primals;
-    all.push_back(cotangents[0]);
-    return gradient(all);
+    auto args = primals;
+    args.push_back(cotangents[0]);
+    return gradient(args);
   };
   auto forward = [other](
                      const std::vector<array>& primals, const std::vector<array>& tangents,
@@ -279,11 +279,11 @@ array of_products(const array& node) {
   auto doubled = [primitive](const std::vector<array>& x) -> std::vector<array> {
     return {by_doubling(x[0], static_cast<mlx::core::Scan&>(*primitive))};
   };
-  auto own = [primitive, scan](const std::vector<array>& both) {
+  auto primitive_gradient = [primitive, scan](const std::vector<array>& both) {
     return primitive->vjp({both[0]}, {both[1]}, {0}, scan({both[0]}));
   };
   auto of_doubled = gradient_of(doubled);
-  auto gradient = with_rules(own, gradient_of(of_doubled), of_doubled);
+  auto gradient = with_rules(primitive_gradient, gradient_of(of_doubled), of_doubled);
   return with_rules(scan, gradient, doubled)(node.inputs())[0];
 }
 

@@ -259,23 +259,23 @@ int tacit_depth(Arrays outputs, Arrays inputs, size_t* found) {
   return guarded([&] { *found = depth(gather(outputs), gather(inputs)); });
 }
 
-int tacit_frontier(Arrays outputs, Arrays inputs, Sink found) {
-  return guarded([&] { pour(frontier(gather(outputs), gather(inputs)), found); });
+int tacit_frontier(Arrays outputs, Arrays inputs, Sink sink) {
+  return guarded([&] { pour(frontier(gather(outputs), gather(inputs)), sink); });
 }
 
-int tacit_held_elsewhere(Arrays outputs, Arrays inputs, Sink found) {
-  return guarded([&] { pour(held_elsewhere(gather(outputs), gather(inputs)), found); });
+int tacit_held_elsewhere(Arrays outputs, Arrays inputs, Sink sink) {
+  return guarded([&] { pour(held_elsewhere(gather(outputs), gather(inputs)), sink); });
 }
 
-int tacit_reached(Arrays outputs, Arrays inputs, Sink found) {
-  return guarded([&] { pour(reached(gather(outputs), gather(inputs)), found); });
+int tacit_reached(Arrays outputs, Arrays inputs, Sink sink) {
+  return guarded([&] { pour(reached(gather(outputs), gather(inputs)), sink); });
 }
 
 int tacit_holders(Handle value, size_t* count) {
   return guarded([&] { *count = static_cast<size_t>(holders(get(value))); });
 }
 
-int tacit_constants(Arrays outputs, Arrays inputs, Sink found) {
-  return guarded([&] { pour(constants(gather(outputs), gather(inputs)), found); });
+int tacit_constants(Arrays outputs, Arrays inputs, Sink sink) {
+  return guarded([&] { pour(constants(gather(outputs), gather(inputs)), sink); });
 }
 }

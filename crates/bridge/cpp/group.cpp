@@ -37,11 +37,11 @@ void end_mpi() {
   if (over_mpi == nullptr) {
     return;
   }
-  const auto* given = std::getenv("MLX_MPI_LIBNAME");
+  const auto* from_environment = std::getenv("MLX_MPI_LIBNAME");
 #ifdef __APPLE__
-  const auto* name = given != nullptr ? given : "libmpi.dylib";
+  const auto* name = from_environment != nullptr ? from_environment : "libmpi.dylib";
 #else
-  const auto* name = given != nullptr ? given : "libmpi.so";
+  const auto* name = from_environment != nullptr ? from_environment : "libmpi.so";
 #endif
   auto* library = dlopen(name, RTLD_NOW | RTLD_NOLOAD);
   if (library == nullptr) {
@@ -66,8 +66,8 @@ struct Engines {
 };
 
 Engines& engines() {
-  static auto& all = *new Engines;
-  return all;
+  static auto& instance = *new Engines;
+  return instance;
 }
 
 mlx::core::Stream engine_stream() {
@@ -132,22 +132,22 @@ Group::~Group() {
 
 array Group::entered(const array& x, const std::function<array()>& make) {
   std::lock_guard lock(entering_);
-  std::erase_if(entered_, [](const Entered& entry) { return entry.x.expired() || entry.made.expired(); });
-  auto own = description(x);
+  std::erase_if(entered_, [](const Entered& entry) { return entry.x.expired() || entry.value.expired(); });
+  auto id = description(x);
   for (const auto& entry : entered_) {
-    if (entry.x.lock() == own) {
+    if (entry.x.lock() == id) {
       // What was evaluated since has lost its graph, and so its gradient.
-      if (auto made = entry.made.lock()) {
-        auto found = described(x, made);
+      if (auto value = entry.value.lock()) {
+        auto found = described(x, value);
         if (found.has_primitive()) {
           return found;
         }
       }
     }
   }
-  auto made = make();
-  entered_.push_back({own, description(made)});
-  return made;
+  auto value = make();
+  entered_.push_back({id, description(value)});
+  return value;
 }
 
 InFlight Group::view(const Current& current) {
@@ -191,13 +191,13 @@ void Group::wait(Current current, const std::future<T>& future) {
 mlx::core::distributed::Group Group::split(bool ring, int color, int key) {
   using Task = std::packaged_task<mlx::core::distributed::Group()>;
   auto task = std::make_shared<Task>([this, ring, color, key] { return split_now(ring, color, key); });
-  auto made = task->get_future();
+  auto part = task->get_future();
   mlx::core::scheduler::enqueue(lane_->stream(), [task] { (*task)(); });
-  return made.get();
+  return part.get();
 }
 
 mlx::core::distributed::Group Group::split_now(bool ring, int color, int key) {
-  auto own = turn();
+  auto lock = turn();
   auto now = std::chrono::steady_clock::now();
   Current current{Op::split, 0, collectives_, 0, 0, Shape{}, mlx::core::int32, now};
   check_whole(current);
@@ -209,23 +209,23 @@ mlx::core::distributed::Group Group::split_now(bool ring, int color, int key) {
     part.size();
     return part;
   });
-  auto made = task->get_future();
+  auto part = task->get_future();
   mlx::core::scheduler::enqueue(lane_->engine, [task] { (*task)(); });
-  wait(current, made);
-  return made.get();
+  wait(current, part);
+  return part.get();
 }
 
-uint64_t Group::overtaken(Op op, uint64_t made) {
+uint64_t Group::overtaken(Op op, uint64_t number) {
   // A message is between two, which the others know nothing of.
   if (op == Op::send || op == Op::recv) {
     return 0;
   }
-  auto place = std::upper_bound(ran_.begin(), ran_.end(), made);
+  auto place = std::upper_bound(ran_.begin(), ran_.end(), number);
   auto later = static_cast<uint64_t>(ran_.end() - place);
   // What is older than all that is known stays unknown, on every rank alike.
   constexpr size_t known = 4096;
   if (later < known) {
-    ran_.insert(place, made);
+    ran_.insert(place, number);
   }
   if (ran_.size() > known) {
     ran_.pop_front();
@@ -233,18 +233,18 @@ uint64_t Group::overtaken(Op op, uint64_t made) {
   return later;
 }
 
-void Group::miss(uint64_t made) {
+void Group::miss(uint64_t number) {
   std::lock_guard lock(missing_);
-  missed_.insert(made);
+  missed_.insert(number);
 }
 
-uint64_t Group::missed(Op op, uint64_t made) {
+uint64_t Group::missed(Op op, uint64_t number) {
   if (op == Op::send || op == Op::recv) {
     return 0;
   }
   std::lock_guard lock(missing_);
-  missed_.erase(made);
-  auto behind = missed_.lower_bound(made);
+  missed_.erase(number);
+  auto behind = missed_.lower_bound(number);
   auto count = static_cast<uint64_t>(std::distance(missed_.begin(), behind));
   missed_.erase(missed_.begin(), behind);
   return count;
@@ -286,10 +286,10 @@ void Group::dispatch(Op op, int peer, const array& input, array& output) {
   }
 }
 
-Group::Current Group::begin(Op op, int peer, uint64_t made, const array& shown) {
+Group::Current Group::begin(Op op, int peer, uint64_t number, const array& shown) {
   auto now = std::chrono::steady_clock::now();
   return Current{
-      op, peer, ++collectives_, overtaken(op, made), missed(op, made), shown.shape(), shown.dtype(), now};
+      op, peer, ++collectives_, overtaken(op, number), missed(op, number), shown.shape(), shown.dtype(), now};
 }
 
 void Group::run(const Current& current, Borrowed* input, Borrowed& output, bool poisoned) {
@@ -362,7 +362,7 @@ extern "C" {
 
 // Joins the group that the environment describes for this engine, which may wait for the other ranks. Takes `watcher` over
 // in every case. `name` is MLX's name of the engine.
-int tacit_group_new(const char* name, WatcherTable table, void* watcher, std::shared_ptr<Group>** made) {
+int tacit_group_new(const char* name, WatcherTable table, void* watcher, std::shared_ptr<Group>** out) {
   return guarded([&] {
     std::unique_ptr<void, void (*)(void*)> owned(watcher, table.release);
     take_main_thread();
@@ -372,19 +372,19 @@ int tacit_group_new(const char* name, WatcherTable table, void* watcher, std::sh
     }
     auto joined = std::make_unique<Group>(std::move(group), name, std::make_shared<Lane>(), table, watcher);
     owned.release();
-    *made = new std::shared_ptr<Group>(std::move(joined));
+    *out = new std::shared_ptr<Group>(std::move(joined));
   });
 }
 
 // Splits off the part of a group that this process is in. Takes `watcher` over in every case.
 int tacit_group_split(
     const std::shared_ptr<Group>* group, bool ring, int color, int key, WatcherTable table, void* watcher,
-    std::shared_ptr<Group>** made) {
+    std::shared_ptr<Group>** out) {
   return guarded([&] {
     std::unique_ptr<void, void (*)(void*)> owned(watcher, table.release);
     auto part = std::make_unique<Group>((*group)->split(ring, color, key), **group, table, watcher);
     owned.release();
-    *made = new std::shared_ptr<Group>(std::move(part));
+    *out = new std::shared_ptr<Group>(std::move(part));
   });
 }
 
@@ -416,8 +416,8 @@ uint64_t tacit_group_bytes(const std::shared_ptr<Group>* group) {
 int tacit_group_collective(
     const std::shared_ptr<Group>* group, int op, int peer, Handle x, Handle* result) {
   return guarded([&] {
-    auto make = [&] { return Collective::emit(*group, static_cast<Op>(op), peer, get(x)); };
-    *result = own(static_cast<Op>(op) == Op::enter ? (*group)->entered(get(x), make) : make());
+    auto emit = [&] { return Collective::emit(*group, static_cast<Op>(op), peer, get(x)); };
+    *result = own(static_cast<Op>(op) == Op::enter ? (*group)->entered(get(x), emit) : emit());
   });
 }
 

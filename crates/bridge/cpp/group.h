@@ -129,12 +129,12 @@ class Group {
     return std::unique_lock(lane_->turn);
   }
 
-  // Counts one collective, the `made`-th that this process made, on the thread that is about to run it. `shown` is what goes in,
+  // Counts one collective, the `number`-th that this process made, on the thread that is about to run it. `shown` is what goes in,
   // or what comes out where nothing does.
-  Current begin(Op op, int peer, uint64_t made, const array& shown);
+  Current begin(Op op, int peer, uint64_t number, const array& shown);
 
-  // Notes that the `made`-th collective that this process made was not begun, since its eval failed before.
-  void miss(uint64_t made);
+  // Notes that the `number`-th collective that this process made was not begun, since its eval failed before.
+  void miss(uint64_t number);
 
   // Runs it to its end, on a thread of MLX's; throws when it fails or is given up, after which the group is of no more use. The
   // other ranks get NaN of an input that is `poisoned`, since it came of a failure here.
@@ -182,9 +182,9 @@ class Group {
   void dispatch(Op op, int peer, const array& input, array& output);
   void dispatch_on_gpu(Op op, const array& input, const array& output);
   // How many that were made after this one have run, which has run now too.
-  uint64_t overtaken(Op op, uint64_t made);
+  uint64_t overtaken(Op op, uint64_t number);
   // How many were missed before this one, which runs now, and not counted before.
-  uint64_t missed(Op op, uint64_t made);
+  uint64_t missed(Op op, uint64_t number);
 
   mlx::core::distributed::Group group_;
   std::string engine_;
@@ -201,7 +201,7 @@ class Group {
   std::set<uint64_t> missed_;
   struct Entered {
     std::weak_ptr<void> x;
-    std::weak_ptr<void> made;
+    std::weak_ptr<void> value;
   };
   std::mutex entering_;
   std::vector<Entered> entered_;

@@ -27,8 +27,8 @@ array row_major(const array& input, mlx::core::Stream stream) {
     return copied;
   }
   auto copied = mlx::core::contiguous(input, false, stream);
-  auto made = copied.outputs();
-  copied.primitive().eval_cpu(copied.inputs(), made);
+  auto outputs = copied.outputs();
+  copied.primitive().eval_cpu(copied.inputs(), outputs);
   copied.detach();
   encoder.add_temporary(copied);
   return copied;

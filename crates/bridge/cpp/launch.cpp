@@ -145,9 +145,9 @@ Launched::Launched(
     inputs_.emplace_back(input.shape(), input.dtype());
   }
   auto [shapes, dtypes] = avals_of(outputs);
-  auto made = gpu_backend() == Backend::kCuda ? for_cuda(launch, inputs, outputs, shapes, dtypes, stream)
+  auto results = gpu_backend() == Backend::kCuda ? for_cuda(launch, inputs, outputs, shapes, dtypes, stream)
                                               : for_metal(launch, inputs, shapes, dtypes, stream);
-  primitive_ = made.at(0).primitive_ptr();
+  primitive_ = results.at(0).primitive_ptr();
 }
 
 std::vector<array> Launched::for_cuda(
@@ -165,18 +165,18 @@ std::vector<array> Launched::for_metal(
     const Launch& launch, const std::vector<array>& inputs, const std::vector<Shape>& shapes,
     const std::vector<Dtype>& dtypes, mlx::core::Stream stream) {
   auto names = strings(launch.inputs);
-  std::vector<array> given;
+  std::vector<array> operands;
   sizes_ = Shape(launch.sizes.begin(), launch.sizes.end());
   if (!sizes_.empty()) {
     names.insert(names.begin(), "sizes");
-    given.emplace_back(Shape(sizes_.size(), kLong), mlx::core::uint8, nullptr, std::vector<array>{});
+    operands.emplace_back(Shape(sizes_.size(), kLong), mlx::core::uint8, nullptr, std::vector<array>{});
   }
   for (const auto& input : inputs) {
-    given.emplace_back(Shape{kLong}, input.dtype(), nullptr, std::vector<array>{});
+    operands.emplace_back(Shape{kLong}, input.dtype(), nullptr, std::vector<array>{});
   }
   auto function = mlx::core::fast::metal_kernel(
       launch.name, names, strings(launch.outputs), launch.body, launch.header);
-  return function(given, shapes, dtypes, triple(launch.grid), triple(launch.group), {}, std::nullopt, false, stream);
+  return function(operands, shapes, dtypes, triple(launch.grid), triple(launch.group), {}, std::nullopt, false, stream);
 }
 
 bool Launched::fits(const std::vector<array>& inputs) const {
@@ -186,17 +186,17 @@ bool Launched::fits(const std::vector<array>& inputs) const {
 }
 
 void Launched::eval_gpu(const std::vector<array>& inputs, std::vector<array>& outputs) const {
-  std::vector<array> all;
+  std::vector<array> operands;
   if (!sizes_.empty()) {
     auto filled = std::find_if(inputs.begin(), inputs.end(), [](const array& input) { return input.size() > 0; });
     if (filled == inputs.end()) {
       throw std::invalid_argument("a GPU source with sizes needs an input that has elements");
     }
-    all.push_back(carrying(sizes_, *filled));
+    operands.push_back(carrying(sizes_, *filled));
   }
-  std::transform(inputs.begin(), inputs.end(), std::back_inserter(all), passed);
+  std::transform(inputs.begin(), inputs.end(), std::back_inserter(operands), passed);
   try {
-    primitive_->eval_gpu(all, outputs);
+    primitive_->eval_gpu(operands, outputs);
   } catch (const std::runtime_error& error) {
     // Metal compiles a source only now.
     throw std::runtime_error(

@@ -47,7 +47,7 @@ int tacit_mapped_new(void* data, size_t bytes, void* payload, void (*release)(vo
     std::shared_ptr<void> owner(payload, release);
     auto buffer = allocator::make_buffer(data, bytes);
     if (buffer.ptr() != nullptr) {
-      auto drop = [owner](Memory made) { allocator::release(made); };
+      auto drop = [owner](Memory memory) { allocator::release(memory); };
       *base = own(array_over(buffer, Shape{0}, mlx::core::uint8, drop));
     } else if (buffers_begin_with_their_size()) {
       // A size below that of any array in it: to MLX a buffer is too large to be shared, not too small.
@@ -62,7 +62,7 @@ int tacit_mapped_new(void* data, size_t bytes, void* payload, void (*release)(vo
 
 // The array whose elements are at `data`, which is `offset` bytes into the memory of `base`: a part of it where there is a
 // base and the elements are aligned, otherwise a copy.
-int tacit_mapped_array(Handle base, const void* data, size_t offset, AvalView aval, Handle* made) {
+int tacit_mapped_array(Handle base, const void* data, size_t offset, AvalView aval, Handle* out) {
   return guarded([&] {
     auto type = aval.dtype();
     array value(aval.shape(), type, nullptr, {});
@@ -76,7 +76,7 @@ int tacit_mapped_array(Handle base, const void* data, size_t offset, AvalView av
       }
     }
     value.set_status(array::Status::available);
-    *made = own(std::move(value));
+    *out = own(std::move(value));
   });
 }
 

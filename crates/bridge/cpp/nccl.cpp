@@ -21,7 +21,7 @@ void Group::dispatch_on_gpu(Op op, const array& input, const array& output) {
     auto gpu = mlx::core::default_stream(mlx::core::Device::gpu);
     // Its elements are there, which an array that only borrows them does not say: MLX refuses to evaluate what has no primitive.
     input.set_status(array::Status::available);
-    auto made = [&] {
+    auto result = [&] {
       switch (op) {
         case Op::max:
           return distributed::all_max(input, group, gpu);
@@ -36,8 +36,8 @@ void Group::dispatch_on_gpu(Op op, const array& input, const array& output) {
           return distributed::all_sum(input, group, gpu);
       }
     }();
-    made.eval();
-    std::memcpy(output.data<char>(), made.data<char>(), made.nbytes());
+    result.eval();
+    std::memcpy(output.data<char>(), result.data<char>(), result.nbytes());
   });
 }
 

@@ -94,8 +94,8 @@ std::vector<array> disturbed(std::vector<array> outputs) {
   if (disturbance == 0) {
     return outputs;
   }
-  for (auto left = outputs.size(); left > 1; --left) {
-    std::swap(outputs[left - 1], outputs[by_chance() % left]);
+  for (auto count = outputs.size(); count > 1; --count) {
+    std::swap(outputs[count - 1], outputs[by_chance() % count]);
   }
   if (auto wait = by_chance(); wait % 8 == 0) {
     std::this_thread::sleep_for(std::chrono::microseconds(wait / 8 % 2000));
@@ -137,7 +137,7 @@ void miss_collectives(const std::vector<array>& outputs) {
   if (!Group::any()) {
     return;
   }
-  std::vector<array> left;
+  std::vector<array> unscheduled;
   auto traced = false;
   each_reached(outputs, {}, [&](const array& value) {
     if (value.status() == array::Status::unscheduled) {
@@ -145,13 +145,13 @@ void miss_collectives(const std::vector<array>& outputs) {
         // Such an eval, as of one that prints a traced array, asks for what no rank computes.
         traced = true;
       } else if (collective_number(value.primitive())) {
-        left.push_back(value);
+        unscheduled.push_back(value);
       }
     }
     return !traced;
   });
   if (!traced) {
-    for (const auto& value : left) {
+    for (const auto& value : unscheduled) {
       miss(value.primitive());
     }
   }

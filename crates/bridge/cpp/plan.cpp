@@ -36,13 +36,13 @@ class Queued {
     std::lock_guard lock(mutex());
     auto& queued = by_stream()[stream.index];
     std::erase_if(queued, [](const auto& kept) { return kept.expired(); });
-    All all;
-    for (const auto& each : queued) {
-      if (auto kept = each.lock()) {
-        all.push_back(std::move(kept));
+    All live;
+    for (const auto& weak : queued) {
+      if (auto kept = weak.lock()) {
+        live.push_back(std::move(kept));
       }
     }
-    return all;
+    return live;
   }
 
   static void add(mlx::core::Stream stream, const std::shared_ptr<const Kept>& kept) {
@@ -126,29 +126,29 @@ class PlanKernel : public HostKernel {
 
   void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
     auto& encoder = mlx::core::cpu::get_command_encoder(stream());
-    auto& all = outputs.front();
+    auto& node = outputs.front();
     std::vector<size_t> taken;
-    auto made = begun(inputs, Queued::on(stream()), &taken);
-    auto kept = std::make_shared<Kept>();
-    for (auto& result : made) {
+    auto results = begun(inputs, Queued::on(stream()), &taken);
+    auto memory = std::make_shared<Kept>();
+    for (auto& result : results) {
       encoder.set_output_array(result);
-      kept->push_back(result.data_shared_ptr());
+      memory->push_back(result.data_shared_ptr());
     }
     // A copy: what holds the graph, as a compiled function that has captured a result, may run it again.
-    dispatch(inputs, residents_, made, all, kept);
-    Queued::add(stream(), kept);
+    dispatch(inputs, residents_, results, node, memory);
+    Queued::add(stream(), memory);
     // MLX holds the memory of inputs until the task has run, and a plan that is begun before could not write into it.
     for (auto number : taken) {
-      all.inputs()[number] = face_->prototypes.front();
+      node.inputs()[number] = face_->prototypes.front();
     }
-    give(std::move(made), all);
+    give(std::move(results), node);
   }
 
-  // Runs the plan on this thread, and gives its failure, if it fails; `all` is its node.
-  Failure run_here(array& all) {
-    auto made = begun(all.inputs(), {}, nullptr);
-    auto failure = failure_of(rust_, all.inputs(), residents_, made);
-    give(std::move(made), all);
+  // Runs the plan on this thread, and gives its failure, if it fails; `node` is its node.
+  Failure run_here(array& node) {
+    auto results = begun(node.inputs(), {}, nullptr);
+    auto failure = failure_of(rust_, node.inputs(), residents_, results);
+    give(std::move(results), node);
     return failure;
   }
 
@@ -197,40 +197,40 @@ class PlanKernel : public HostKernel {
   // The memory of the results, some of it that of inputs, whose numbers go to `taken`; tasks that are queued run before this plan.
   std::vector<array> begun(
       const std::vector<array>& inputs, const Queued::All& queued, std::vector<size_t>* taken) const {
-    std::vector<array> made;
+    std::vector<array> results;
     for (const auto& prototype : face_->prototypes) {
-      made.emplace_back(prototype.shape(), prototype.dtype(), nullptr, std::vector<array>{});
+      results.emplace_back(prototype.shape(), prototype.dtype(), nullptr, std::vector<array>{});
     }
     auto numbers = this->numbers();
     for (auto [to, from] : face_->donated) {
-      const auto& given = inputs[numbers[from]];
-      auto& result = made[to];
+      const auto& input = inputs[numbers[from]];
+      auto& result = results[to];
       if (result.data_shared_ptr() != nullptr) {
         continue;
       }
-      auto lies_alike = given.shape() == result.shape() && lies_row_by_row(given) && given.data_size() == given.size();
+      auto lies_alike = input.shape() == result.shape() && lies_row_by_row(input) && input.data_size() == input.size();
       // As MLX has it: a small part of a large buffer would keep all of that.
-      auto is_most = given.buffer_size() <= result.nbytes() + 16384;
-      if (lies_alike && is_most && is_donatable_behind(given, queued)) {
-        result.copy_shared_buffer(given);
+      auto is_most = input.buffer_size() <= result.nbytes() + 16384;
+      if (lies_alike && is_most && is_donatable_behind(input, queued)) {
+        result.copy_shared_buffer(input);
         if (taken != nullptr) {
           taken->push_back(numbers[from]);
         }
       }
     }
-    for (auto& result : made) {
+    for (auto& result : results) {
       if (result.data_shared_ptr() == nullptr) {
         result.set_data(mlx::core::allocator::malloc(result.nbytes()));
       }
     }
-    return made;
+    return results;
   }
 
   // Has the node stand for the results.
-  static void give(std::vector<array> made, array& all) {
+  static void give(std::vector<array> arrays, array& node) {
     auto results = std::make_unique<Results>();
-    results->arrays.assign(std::make_move_iterator(made.begin()), std::make_move_iterator(made.end()));
-    set_data_over(all, Memory(results.release()), [](Memory held) { delete static_cast<Results*>(held.ptr()); });
+    results->arrays.assign(std::make_move_iterator(arrays.begin()), std::make_move_iterator(arrays.end()));
+    set_data_over(node, Memory(results.release()), [](Memory held) { delete static_cast<Results*>(held.ptr()); });
   }
 
   std::shared_ptr<const Face> face_;
@@ -250,9 +250,9 @@ class PlanResult : public Primitive {
     encoder.set_output_array(outputs[0]);
   }
 
-  // Has `output` be the result; `all` is the plan's node, which has run.
-  void take(const array& all, array& output) const {
-    auto& result = static_cast<Results*>(const_cast<array&>(all).buffer().ptr())->arrays[place_];
+  // Has `output` be the result; `node` is the plan's node, which has run.
+  void take(const array& node, array& output) const {
+    auto& result = static_cast<Results*>(const_cast<array&>(node).buffer().ptr())->arrays[place_];
     if (!result) {
       throw std::runtime_error("a result of a plan was taken twice");
     }
@@ -293,7 +293,7 @@ void make_available(array& value) {
 
 std::optional<std::vector<array>> plans_of(const std::vector<array>& outputs) {
   std::vector<array> plans;
-  std::optional<mlx::core::Stream> own;
+  std::optional<mlx::core::Stream> common;
   for (const auto& output : outputs) {
     if (output.is_available()) {
       continue;
@@ -302,19 +302,19 @@ std::optional<std::vector<array>> plans_of(const std::vector<array>& outputs) {
       return std::nullopt;
     }
     // MLX refuses an array of another thread, which may evaluate it as well.
-    if (auto stream = output.primitive().stream(); !own || *own != stream) {
+    if (auto stream = output.primitive().stream(); !common || *common != stream) {
       mlx::core::cpu::get_command_encoder(stream);
-      own = stream;
+      common = stream;
     }
-    const auto& all = output.inputs().front();
-    auto known = std::any_of(plans.begin(), plans.end(), [&](const array& plan) { return plan.id() == all.id(); });
-    if (known || all.is_available()) {
+    const auto& node = output.inputs().front();
+    auto known = std::any_of(plans.begin(), plans.end(), [&](const array& plan) { return plan.id() == node.id(); });
+    if (known || node.is_available()) {
       continue;
     }
-    if (all.status() != array::Status::unscheduled || !std::all_of(all.inputs().begin(), all.inputs().end(), is_readable)) {
+    if (node.status() != array::Status::unscheduled || !std::all_of(node.inputs().begin(), node.inputs().end(), is_readable)) {
       return std::nullopt;
     }
-    plans.push_back(all);
+    plans.push_back(node);
   }
   return plans;
 }
@@ -326,8 +326,8 @@ Failure run_here(array& plan) {
 void take_here(std::vector<array>& outputs) {
   for (auto& output : outputs) {
     if (is_untaken(output)) {
-      auto all = output.inputs().front();
-      static_cast<const PlanResult&>(output.primitive()).take(all, output);
+      auto node = output.inputs().front();
+      static_cast<const PlanResult&>(output.primitive()).take(node, output);
       make_available(output);
     }
   }
@@ -403,13 +403,13 @@ int tacit_plan_apply(
     face->prototypes = prototypes_of(*rust, arrays);
     const auto& prototypes = face->prototypes;
     auto primitive = std::make_shared<PlanKernel>(stream, rust, face, std::vector<Residents>{});
-    array all(Shape{0}, mlx::core::bool_, std::move(primitive), std::move(arrays));
-    std::vector<array> made;
+    array node(Shape{0}, mlx::core::bool_, std::move(primitive), std::move(arrays));
+    std::vector<array> result_arrays;
     for (size_t i = 0; i < prototypes.size(); ++i) {
       auto taken = std::make_shared<PlanResult>(stream, i, prototypes[i].shape());
-      made.emplace_back(prototypes[i].shape(), prototypes[i].dtype(), std::move(taken), std::vector<array>{all});
+      result_arrays.emplace_back(prototypes[i].shape(), prototypes[i].dtype(), std::move(taken), std::vector<array>{node});
     }
-    pour(made, results);
+    pour(result_arrays, results);
   });
 }
 }

@@ -86,8 +86,8 @@ class Trail {
           found = &other;
         }
       }
-      if (auto& own = failures[child]; found != nullptr && own != *found) {
-        dropped.push_back(std::exchange(own, *found));
+      if (auto& failure = failures[child]; found != nullptr && failure != *found) {
+        dropped.push_back(std::exchange(failure, *found));
       }
     }
   }
@@ -206,9 +206,9 @@ class Failures {
   }
 
   void fail(Trail& trail, uint32_t note, Failure failure) {
-    auto made = std::make_shared<Failure>(std::move(failure));
+    auto held_failure = std::make_shared<Failure>(std::move(failure));
     std::lock_guard lock(mutex_);
-    dropped_.push_back(std::exchange(trail.failures[note], std::move(made)));
+    dropped_.push_back(std::exchange(trail.failures[note], std::move(held_failure)));
     news_ = true;
   }
 

@@ -60,13 +60,13 @@ Recorded* record(const array& node) {
 namespace {
 
 // Whether these are indices, which a primitive of this kind reads in any integer type.
-bool are_indices(const Recorded& recorded, size_t operand, const array& given) {
+bool are_indices(const Recorded& recorded, size_t operand, const array& input) {
   auto& primitive = *recorded.primitive;
   auto reads = as<mlx::core::Gather>(primitive) || as<mlx::core::GatherAxis>(primitive);
   auto writes = as<mlx::core::Scatter>(primitive) || as<mlx::core::ScatterAxis>(primitive);
   auto last = writes ? recorded.operands.size() - 1 : recorded.operands.size();
   auto whole = [](mlx::core::Dtype dtype) { return mlx::core::issubdtype(dtype, mlx::core::integer); };
-  return (reads || writes) && operand > 0 && operand < last && whole(given.dtype()) &&
+  return (reads || writes) && operand > 0 && operand < last && whole(input.dtype()) &&
          whole(recorded.operands[operand].dtype);
 }
 
@@ -95,9 +95,9 @@ bool is_product(const array& a, const array& b) {
 }
 
 // Whether places along an axis are among the parameters, and those of the recorded extent may be beyond the given one.
-bool has_other_places(Primitive& primitive, const Shape& recorded, const Shape& given) {
+bool has_other_places(Primitive& primitive, const Shape& recorded, const Shape& shape) {
   auto differs = [&](std::pair<int, int> place_and_axis) {
-    return recorded.at(place_and_axis.second) != given.at(place_and_axis.second);
+    return recorded.at(place_and_axis.second) != shape.at(place_and_axis.second);
   };
   if (auto* partition = as<mlx::core::Partition>(primitive)) {
     return differs(partition->state());
@@ -144,8 +144,8 @@ void check_shapes(const Recorded& recorded, const std::vector<array>& inputs, co
   if (!elementwise || inputs[0].ndim() != first.size() || has_other_places(primitive, first, inputs[0].shape())) {
     throw std::invalid_argument(name + " cannot be emitted on operands of other shapes than it was recorded with");
   }
-  const auto& given = inputs[0].shape();
-  if (!std::all_of(inputs.begin(), inputs.end(), [&](const array& input) { return input.shape() == given; })) {
+  const auto& shape = inputs[0].shape();
+  if (!std::all_of(inputs.begin(), inputs.end(), [&](const array& input) { return input.shape() == shape; })) {
     throw std::invalid_argument(
         "the operands of " + name + " were recorded with one shape and are given with several");
   }
@@ -187,8 +187,8 @@ std::vector<array> emit(const Recorded& recorded, std::vector<array> inputs, boo
   if (!same) {
     check_shapes(recorded, inputs, shapes);
   }
-  if (auto made = inputs.size() == 1 ? made_anew(*recorded.primitive, inputs[0]) : std::nullopt) {
-    return {std::move(*made)};
+  if (auto node = inputs.size() == 1 ? made_anew(*recorded.primitive, inputs[0]) : std::nullopt) {
+    return {std::move(*node)};
   }
   if (shapes.size() == 1) {
     auto dtype = moves ? inputs[0].dtype() : recorded.dtypes[0];

@@ -316,11 +316,11 @@ bool tacit_program_matches(const Program* program, Span<const Known*> known, Arr
 // Inputs that follow each other and stay what they are; null where a call must be given them.
 int tacit_program_know(const Program* program, size_t first, Arrays inputs, Known** known) {
   return guarded([&] {
-    auto made = program->know(first, inputs);
-    if (made != nullptr) {
-      join_pages(made->arrays);
+    auto remembered = program->know(first, inputs);
+    if (remembered != nullptr) {
+      join_pages(remembered->arrays);
     }
-    *known = made.release();
+    *known = remembered.release();
   });
 }
 

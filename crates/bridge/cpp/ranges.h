@@ -13,30 +13,30 @@ struct Ranges {
   Shape to;
   Shape by;
 
-  // Those that leave `made` of `whole`.
-  static Ranges of(const Shape& start, const Shape& strides, const Shape& whole, const Shape& made) {
+  // Those that leave `result` of `whole`.
+  static Ranges of(const Shape& start, const Shape& strides, const Shape& whole, const Shape& result) {
     Ranges ranges;
-    for (size_t i = 0; i < made.size(); ++i) {
-      auto several = made[i] > 1;
-      auto last = start[i] + (several ? (made[i] - 1) * strides[i] : 0);
+    for (size_t i = 0; i < result.size(); ++i) {
+      auto several = result[i] > 1;
+      auto last = start[i] + (several ? (result[i] - 1) * strides[i] : 0);
       auto back = several && strides[i] < 0;
-      ranges.from.push_back(made[i] == 0 ? 0 : start[i]);
+      ranges.from.push_back(result[i] == 0 ? 0 : start[i]);
       ranges.by.push_back(several ? strides[i] : 1);
       // The place before the first one, counted from behind.
-      ranges.to.push_back(made[i] == 0 ? 0 : !back ? last + 1 : last > 0 ? last - 1 : -whole[i] - 1);
+      ranges.to.push_back(result[i] == 0 ? 0 : !back ? last + 1 : last > 0 ? last - 1 : -whole[i] - 1);
     }
     return ranges;
   }
 
   // Whether MLX would leave as much by what it stores.
   static bool are_said(
-      const Shape& start, const Shape& end, const Shape& strides, const Shape& whole, const Shape& made) {
-    for (size_t i = 0; i < made.size(); ++i) {
+      const Shape& start, const Shape& end, const Shape& strides, const Shape& whole, const Shape& result) {
+    for (size_t i = 0; i < result.size(); ++i) {
       auto stop = end[i] < 0 ? end[i] + whole[i] : end[i];
       auto count = strides[i] < 0
           ? (start[i] - std::min(std::max(stop, -1), start[i]) - strides[i] - 1) / -strides[i]
           : (std::max(std::clamp(stop, 0, whole[i]), start[i]) - start[i] + strides[i] - 1) / strides[i];
-      if (count != made[i]) {
+      if (count != result[i]) {
         return false;
       }
     }

@@ -55,8 +55,8 @@ array gated(const array& value) {
 }
 
 // Has `gate` wait for what is held. No cotangent goes that way.
-void keep(array gate, const array& held) {
-  gate.inputs().push_back(mlx::core::stop_gradient(held));
+void keep(array gate, const array& value) {
+  gate.inputs().push_back(mlx::core::stop_gradient(value));
 }
 
 // What stands for the array of `gate` in gradients: decoded once, whoever reads it. A view has no codes of its own: it is the
@@ -76,9 +76,9 @@ array decoded(const Form& form, const array& gate, const std::vector<array>& cot
   } else {
     std::vector<array> args{value.inputs()[0]};
     args.insert(args.end(), cotangents.begin(), cotangents.end());
-    auto held = form.hold(args);
-    std::for_each(held.begin() + 1, held.end(), [&](const array& code) { keep(chain.back(), code); });
-    value = held.at(0);
+    auto arrays = form.hold(args);
+    std::for_each(arrays.begin() + 1, arrays.end(), [&](const array& code) { keep(chain.back(), code); });
+    value = arrays.at(0);
   }
   gate_of(chain.back())->decoded = description(value);
   for (auto view = chain.rbegin() + 1; view != chain.rend(); ++view) {
@@ -165,16 +165,16 @@ class Reading {
     }
     auto enters = [&](const array& value) { return !from.contains(value.id()); };
     each_operand_first(gradients, enters, [&](array& node) {
-      uint8_t all = 0;
+      uint8_t sources = 0;
       for (const auto& input : node.inputs()) {
-        all |= from[input.id()];
+        sources |= from[input.id()];
       }
       auto is_whole = !is_inexact(node) || made_by<mlx::core::Sign>(node) != nullptr;
-      if (all == kOfStandIns && is_whole && node.siblings().empty() && hold_whole(node, from, result)) {
+      if (sources == kOfStandIns && is_whole && node.siblings().empty() && hold_whole(node, from, result)) {
         whole_.push_back(node);
-        all = 0;
+        sources = 0;
       }
-      from[node.id()] = all;
+      from[node.id()] = sources;
     });
   }
 
@@ -190,13 +190,13 @@ class Reading {
       return !forward.contains(value.id());
     };
     auto alone = true;
-    each_operand_first({node}, enters, [&](array& made) {
-      alone &= made.siblings().empty();
+    each_operand_first({node}, enters, [&](array& member) {
+      alone &= member.siblings().empty();
       std::vector<array> inputs;
-      for (const auto& input : made.inputs()) {
+      for (const auto& input : member.inputs()) {
         inputs.push_back(forward.at(input.id()));
       }
-      forward.emplace(made.id(), array(made.shape(), made.dtype(), made.primitive_ptr(), std::move(inputs)));
+      forward.emplace(member.id(), array(member.shape(), member.dtype(), member.primitive_ptr(), std::move(inputs)));
     });
     if (!alone) {
       return false;

@@ -63,8 +63,8 @@ extern "C" {
 
 int tacit_record(Arrays inputs, bool shapeless, Function function, Sink tracers, Sink outputs) {
   return guarded([&] {
-    auto given = gather(inputs);
-    auto traced = shapeless ? record_shapeless(function, given) : trace(function, given);
+    auto arrays = gather(inputs);
+    auto traced = shapeless ? record_shapeless(function, arrays) : trace(function, arrays);
     pour(traced.tracers, tracers);
     pour(traced.outputs, outputs);
   });

@@ -105,9 +105,9 @@ std::vector<array> Replay::operator()(
     std::vector<Residents> residents;
     std::vector<std::vector<Resident>::const_iterator> next;
     for (const auto* some : known) {
-      if (const auto& own = some->residents[number]; resides && own != nullptr) {
-        residents.push_back(own);
-        next.push_back(own->begin());
+      if (const auto& of_step = some->residents[number]; resides && of_step != nullptr) {
+        residents.push_back(of_step);
+        next.push_back(of_step->begin());
       }
     }
     auto resident = [&](size_t place) {

@@ -80,17 +80,17 @@ class Cse {
     auto moved = false;
     auto& from = node.inputs();
     for (size_t i = 0; i < from.size(); ++i) {
-      const auto& kept = same_.at(from[i].id());
-      depends |= depends_.contains(kept.id());
-      moved |= kept.id() != from[i].id();
+      const auto& same = same_.at(from[i].id());
+      depends |= depends_.contains(same.id());
+      moved |= same.id() != from[i].id();
     }
     auto results = node.outputs();
     if (depends) {
       for (auto& result : results) {
         depends_.insert(result.id());
         for (size_t i = 0; moved && i < result.inputs().size(); ++i) {
-          array kept = same_.at(result.inputs()[i].id());
-          std::swap(result.inputs()[i], kept);
+          array same = same_.at(result.inputs()[i].id());
+          std::swap(result.inputs()[i], same);
         }
       }
     }
@@ -108,9 +108,9 @@ class Cse {
     auto [first, last] = known_.equal_range(hash);
     for (; first != last; ++first) {
       if (equal(first->second, node)) {
-        auto kept = first->second.outputs();
+        auto outputs = first->second.outputs();
         for (size_t i = 0; i < results.size(); ++i) {
-          same_.emplace(results[i].id(), kept[i]);
+          same_.emplace(results[i].id(), outputs[i]);
         }
         removed_ += depends;
         // Whoever asks by the address of what is dropped must not meet another array there.
@@ -143,11 +143,11 @@ class Cse {
     same_.emplace(value.id(), value);
   }
 
-  bool equal(array& kept, array& node) {
-    const auto& from = kept.inputs();
+  bool equal(array& known, array& node) {
+    const auto& from = known.inputs();
     const auto& to = node.inputs();
-    if (from.size() != to.size() || kept.siblings().size() != node.siblings().size() ||
-        kept.primitive().stream() != node.primitive().stream()) {
+    if (from.size() != to.size() || known.siblings().size() != node.siblings().size() ||
+        known.primitive().stream() != node.primitive().stream()) {
       return false;
     }
     for (size_t i = 0; i < from.size(); ++i) {
@@ -155,14 +155,14 @@ class Cse {
         return false;
       }
     }
-    auto results = kept.outputs();
+    auto results = known.outputs();
     auto others = node.outputs();
     for (size_t i = 0; i < results.size(); ++i) {
       if (results[i].shape() != others[i].shape() || results[i].dtype() != others[i].dtype()) {
         return false;
       }
     }
-    return same_primitive(kept.primitive(), node.primitive());
+    return same_primitive(known.primitive(), node.primitive());
   }
 
   std::unordered_map<uintptr_t, array> same_;
@@ -182,14 +182,14 @@ using namespace tacit;
 extern "C" {
 
 // Gives the outputs, each the one that is left of equal ones, and the number of nodes that gave way to one of them.
-int tacit_cse(Arrays outputs, Arrays inputs, Sink found, size_t* removed) {
+int tacit_cse(Arrays outputs, Arrays inputs, Sink sink, size_t* removed) {
   return guarded([&] {
     Cse cse(gather(inputs));
     auto roots = gather(outputs);
     for (auto& root : roots) {
       root = cse(root);
     }
-    pour(roots, found);
+    pour(roots, sink);
     *removed = cse.removed();
   });
 }
@@ -200,9 +200,9 @@ int tacit_comes_of_collective(Handle handle, bool* comes) {
 
 int tacit_scalar_value(Handle handle, double* value, bool* known) {
   return guarded([&] {
-    auto found = scalar_value(get(handle));
-    *known = found.has_value();
-    *value = found.value_or(0);
+    auto number = scalar_value(get(handle));
+    *known = number.has_value();
+    *value = number.value_or(0);
   });
 }
 

@@ -40,28 +40,28 @@ class Saving : public Standing {
     // What a vjp calls again, such as a checkpoint, has whole numbers of its own.
     auto calls = std::strcmp(inner_->name(), "CustomTransforms") == 0;
     std::optional<array> result;
-    auto own = primals;
-    auto made = outputs;
+    auto stand_in_primals = primals;
+    auto stand_in_outputs = outputs;
     std::vector<array> others;
-    for (auto& primal : own) {
+    for (auto& primal : stand_in_primals) {
       if (gate_of(primal) != nullptr) {
         primal = reading.stand_in(primal);
       } else {
         others.push_back(primal);
       }
     }
-    for (size_t i = 0; i < made.size(); ++i) {
+    for (size_t i = 0; i < stand_in_outputs.size(); ++i) {
       if (auto gate = gates_.at(i).lock()) {
-        auto of_result = described(made[i], gate);
-        made[i] = reading.stand_in(of_result);
+        auto of_result = described(stand_in_outputs[i], gate);
+        stand_in_outputs[i] = reading.stand_in(of_result);
         if (!calls) {
           result = of_result;
         }
       } else {
-        others.push_back(made[i]);
+        others.push_back(stand_in_outputs[i]);
       }
     }
-    auto gradients = inner_->vjp(own, cotangents, argnums, made);
+    auto gradients = inner_->vjp(stand_in_primals, cotangents, argnums, stand_in_outputs);
     reading.resolve(gradients, cotangents, others, result);
     for (auto output : outputs) {
       output.primitive_ptr() = inner_;

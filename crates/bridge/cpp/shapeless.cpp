@@ -106,19 +106,19 @@ extern "C" {
 // does not trace for shapeless, of which it tells in no other way.
 int tacit_extent(Handle a, Integers axes, Handle* extent) {
   return guarded([&] {
-    auto made = mlx::core::number_of_elements(get(a), axes.copy(), false);
-    *extent = made.has_primitive() ? own(std::move(made)) : Handle{nullptr};
+    auto count = mlx::core::number_of_elements(get(a), axes.copy(), false);
+    *extent = count.has_primitive() ? own(std::move(count)) : Handle{nullptr};
   });
 }
 
-// Whether each node that makes `made` of `from` has a rule for the shapes of its results; true where none is asked for one.
-int tacit_has_shape_rules(Handle made, Handle from, bool* has) {
+// Whether each node that makes `result` of `from` has a rule for the shapes of its results; true where none is asked for one.
+int tacit_has_shape_rules(Handle result, Handle from, bool* has) {
   return guarded([&] {
     *has = true;
     if (!Shapeless::is_traced()) {
       return;
     }
-    each_dependent({get(from)}, {get(made)}, [&](const array& node) {
+    each_dependent({get(from)}, {get(result)}, [&](const array& node) {
       try {
         node.primitive().output_shapes(node.inputs());
       } catch (const std::exception&) {

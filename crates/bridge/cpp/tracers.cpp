@@ -11,7 +11,7 @@ namespace {
 
 // The tracers that `outputs` reach and that depend on no other, but for `inputs`.
 std::vector<array> tracers_of(const std::vector<array>& inputs, const std::vector<array>& outputs) {
-  auto own = ids_of(inputs);
+  auto input_ids = ids_of(inputs);
   std::unordered_set<uintptr_t> seen;
   std::vector<const array*> stack;
   auto enter = [&](const array& value) {
@@ -30,7 +30,7 @@ std::vector<array> tracers_of(const std::vector<array>& inputs, const std::vecto
     for (const auto& input : node.inputs()) {
       follows |= enter(input);
     }
-    if (!follows && !own.contains(node.id())) {
+    if (!follows && !input_ids.contains(node.id())) {
       found.push_back(node);
     }
   }
@@ -45,15 +45,15 @@ bool all_are_tracers() {
 
 // The tracers of the transforms of ours whose functions are called now, on this thread.
 std::vector<const std::vector<array>*>& under_way() {
-  thread_local std::vector<const std::vector<array>*> all;
-  return all;
+  thread_local std::vector<const std::vector<array>*> stack;
+  return stack;
 }
 
 // Whether `value` depends on a tracer of a transform of ours, or on a placeholder of any.
 bool depends_on_tracer(const array& value) {
   std::unordered_set<uintptr_t> tracers;
-  for (const auto* given : under_way()) {
-    for (const auto& tracer : *given) {
+  for (const auto* entered : under_way()) {
+    for (const auto& tracer : *entered) {
       tracers.insert(tracer.id());
     }
   }
@@ -86,10 +86,10 @@ bool in_transform() {
   return tracer.is_tracer();
 }
 
-void OuterTracers::see(const std::vector<array>& own, const std::vector<array>& results) {
+void OuterTracers::see(const std::vector<array>& entered, const std::vector<array>& results) {
   // While MLX works out gradients a transform around has taken its marks away.
   if (inside_ && !all_are_tracers()) {
-    tracers_ = tracers_of(own, results);
+    tracers_ = tracers_of(entered, results);
     reaching_ = results;
   }
 }

@@ -17,7 +17,7 @@ class OuterTracers {
   OuterTracers& operator=(const OuterTracers&) = delete;
 
   // To be told the transform's own tracers and the results, inside it.
-  void see(const std::vector<array>& own, const std::vector<array>& results);
+  void see(const std::vector<array>& entered, const std::vector<array>& results);
 
   // Marks what the results reach, and gives back the derivatives with theirs.
   std::vector<array> mark(std::vector<array> derivatives);

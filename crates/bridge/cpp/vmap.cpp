@@ -242,10 +242,10 @@ bool give_own_rules(const std::vector<array>& inputs, const std::vector<array>& 
 // is mapped over has what it captured as that was.
 bool has_captured(
     const std::vector<array>& tracers, const std::vector<array>& inputs, const std::vector<array>& results) {
-  auto own = ids_of(tracers);
+  auto ids = ids_of(tracers);
   auto found = false;
   each_reached(results, inputs, [&](const array& node) {
-    found = own.contains(node.id());
+    found = ids.contains(node.id());
     return !found;
   });
   return found;

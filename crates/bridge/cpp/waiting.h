@@ -29,13 +29,13 @@ class Waiting : public Standing {
 
   std::vector<array> jvp(
       const std::vector<array>& primals, const std::vector<array>& tangents, const std::vector<int>& argnums) override {
-    std::vector<array> all;
+    std::vector<array> result_tangents;
     for (size_t i = 0; i < count_; ++i) {
-      auto own = std::find(argnums.begin(), argnums.end(), static_cast<int>(i)) - argnums.begin();
-      auto has_one = static_cast<size_t>(own) < argnums.size();
-      all.push_back(has_one ? tangents[own] : mlx::core::zeros_like(primals[i], stream()));
+      auto at = std::find(argnums.begin(), argnums.end(), static_cast<int>(i)) - argnums.begin();
+      auto has_one = static_cast<size_t>(at) < argnums.size();
+      result_tangents.push_back(has_one ? tangents[at] : mlx::core::zeros_like(primals[i], stream()));
     }
-    return all;
+    return result_tangents;
   }
 
   Batched vmap(const std::vector<array>& inputs, const std::vector<int>& axes) override {
@@ -44,9 +44,9 @@ class Waiting : public Standing {
     std::vector<array> values;
     std::vector<int> value_axes;
     for (size_t i = 0; i < count_; ++i) {
-      auto own = axes[i] >= 0;
-      values.push_back(own ? inputs[i] : spread(inputs[i], -1, size, stream()));
-      value_axes.push_back(own ? axes[i] : 0);
+      auto is_mapped = axes[i] >= 0;
+      values.push_back(is_mapped ? inputs[i] : spread(inputs[i], -1, size, stream()));
+      value_axes.push_back(is_mapped ? axes[i] : 0);
     }
     return {after(values, {inputs.begin() + count_, inputs.end()}, wait_), std::move(value_axes)};
   }
@@ -81,14 +81,14 @@ inline std::vector<array> after_apart(
   }
   floats = after(floats, before, wait);
   others = after(others, apart, wait);
-  std::vector<array> all;
+  std::vector<array> results;
   size_t taken = 0;
   for (size_t i = 0; i < values.size(); ++i) {
-    auto own = is_inexact(values[i]);
-    all.push_back(own ? floats[taken] : others[i - taken]);
-    taken += own;
+    auto inexact = is_inexact(values[i]);
+    results.push_back(inexact ? floats[taken] : others[i - taken]);
+    taken += inexact;
   }
-  return all;
+  return results;
 }
 
 }  // namespace tacit

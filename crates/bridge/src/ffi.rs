@@ -311,12 +311,12 @@ unsafe extern "C" {
     pub(crate) fn tacit_broadcast_source(root: mlx_array, source: *mut mlx_array) -> c_int;
     pub(crate) fn tacit_reshape_source(root: mlx_array, source: *mut mlx_array) -> c_int;
     pub(crate) fn tacit_reshaped_again(root: mlx_array, source: mlx_array, reshaped: *mut mlx_array) -> c_int;
-    pub(crate) fn tacit_frontier(outputs: Arrays, inputs: Arrays, found: Sink) -> c_int;
-    pub(crate) fn tacit_held_elsewhere(outputs: Arrays, inputs: Arrays, found: Sink) -> c_int;
-    pub(crate) fn tacit_reached(outputs: Arrays, inputs: Arrays, found: Sink) -> c_int;
+    pub(crate) fn tacit_frontier(outputs: Arrays, inputs: Arrays, sink: Sink) -> c_int;
+    pub(crate) fn tacit_held_elsewhere(outputs: Arrays, inputs: Arrays, sink: Sink) -> c_int;
+    pub(crate) fn tacit_reached(outputs: Arrays, inputs: Arrays, sink: Sink) -> c_int;
     pub(crate) fn tacit_holders(array: mlx_array, count: *mut usize) -> c_int;
-    pub(crate) fn tacit_constants(outputs: Arrays, inputs: Arrays, found: Sink) -> c_int;
-    pub(crate) fn tacit_cse(outputs: Arrays, inputs: Arrays, found: Sink, removed: *mut usize) -> c_int;
+    pub(crate) fn tacit_constants(outputs: Arrays, inputs: Arrays, sink: Sink) -> c_int;
+    pub(crate) fn tacit_cse(outputs: Arrays, inputs: Arrays, sink: Sink, removed: *mut usize) -> c_int;
     pub(crate) fn tacit_comes_of_collective(handle: mlx_array, comes: *mut bool) -> c_int;
     pub(crate) fn tacit_scalar_value(array: mlx_array, value: *mut f64, known: *mut bool) -> c_int;
     pub(crate) fn tacit_arg_partition(values: *const f32, count: usize, kth: usize, places: *mut u32) -> c_int;
