@@ -25,8 +25,8 @@ fn twice(calls: &Arc<AtomicUsize>, args: &[Array]) -> Result<Vec<Array>, Excepti
 fn it_is_called_again_for_the_gradient() {
     let calls = Arc::new(AtomicUsize::new(0));
     let primals = [vector(&[3.0]), vector(&[5.0])];
-    let made = twice(&calls, &primals).expect("runs");
-    assert_eq!(made.iter().map(numbers).collect::<Vec<_>>(), [[45.0], [8.0]]);
+    let results = twice(&calls, &primals).expect("runs");
+    assert_eq!(results.iter().map(numbers).collect::<Vec<_>>(), [[45.0], [8.0]]);
     assert_eq!(calls.load(Ordering::Relaxed), 1);
     let cotangents = [vector(&[1.0]), vector(&[100.0])];
     let (_, gradients) = fallible_vjp(|args: &[Array]| twice(&calls, args), &primals, &cotangents).expect("works");
@@ -60,9 +60,9 @@ fn its_errors_come_back_and_it_lives_as_long_as_its_graph() {
         let _ = &held;
         Ok(vec![args[0].exp()?])
     };
-    let made = checkpoint(f, &[vector(&[1.0])]).expect("runs");
+    let result = checkpoint(f, &[vector(&[1.0])]).expect("runs");
     assert_eq!(Arc::strong_count(&count), 2);
-    std::thread::spawn(move || drop(made)).join().expect("drops");
+    std::thread::spawn(move || drop(result)).join().expect("drops");
     assert_eq!(Arc::strong_count(&count), 1);
 }
 
@@ -71,8 +71,8 @@ fn it_is_mapped_and_differentiated_either_way_around() {
     let calls = Arc::new(AtomicUsize::new(0));
     let mut one = |args: Vec<Array>| -> Made { Ok(twice(&calls, &args)?) };
     let mut mapped = |args: &[Array]| {
-        let made = vmap(args, &[Some(0), None], |n| vec![0; n], &mut one);
-        made.map_err(|error| Exception::custom(error.to_string()))
+        let result = vmap(args, &[Some(0), None], |n| vec![0; n], &mut one);
+        result.map_err(|error| Exception::custom(error.to_string()))
     };
     let primals = [Array::from_slice(&[3.0_f32, 4.0], &[2, 1]), vector(&[5.0])];
     let ones = || [(); 2].map(|()| ops::ones::<f32>(&[2, 1]).expect("builds"));

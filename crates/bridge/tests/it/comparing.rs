@@ -70,11 +70,11 @@ fn addmm_is_recorded_without_extents() {
 fn what_has_no_rule_for_its_shapes_is_told() {
     let x = matrix(2, 6);
     let cut = |x: &Array| -> Result<Array, BoxError> { Ok(x.split_equal(2, 0)?.swap_remove(1).exp()?) };
-    let has = |made: &Array, from: &Array| has_shape_rules(made, from).expect("memory");
+    let has = |result: &Array, from: &Array| has_shape_rules(result, from).expect("memory");
     assert!(has(&cut(&x).expect("builds"), &x));
     let told = &mut |args: Vec<Array>| -> Made {
         let (x, kernel) = (&args[0], shift(&args[0], 1.0, true));
-        assert_eq!([&x.exp()?, x, &kernel, &cut(x)?].map(|made| has(made, x)), [true, true, true, false]);
+        assert_eq!([&x.exp()?, x, &kernel, &cut(x)?].map(|result| has(result, x)), [true, true, true, false]);
         // What was cut before does not belong to it.
         let before = cut(x)?;
         assert!(has(&before.exp()?, &before));

@@ -51,8 +51,8 @@ fn applied(product: Product, args: &[Array]) -> mlx_rs::error::Result<Vec<Array>
 fn tangents(jvp: Option<Jvp>) -> mlx_rs::error::Result<Vec<Vec<f32>>> {
     let f = |args: &[Array]| applied(Product { jvp, ..Product::default() }, args);
     let primals = [vector(&[3.0]), vector(&[5.0])];
-    let (_, made) = fallible_jvp(f, &primals, &[vector(&[1.0]), vector(&[10.0])])?;
-    Ok(made.iter().map(numbers).collect())
+    let (_, tangents) = fallible_jvp(f, &primals, &[vector(&[1.0]), vector(&[10.0])])?;
+    Ok(tangents.iter().map(numbers).collect())
 }
 
 #[test]
@@ -60,11 +60,11 @@ fn without_rules_its_transforms_are_those_of_the_function() {
     assert_eq!(tangents(None).expect("differentiates"), [[35.0], [1.0]]);
     let f = |args: &[Array]| applied(Product::default(), args);
     let cotangents = [vector(&[1.0]), vector(&[100.0])];
-    let (_, made) = fallible_vjp(f, &[vector(&[3.0]), vector(&[5.0])], &cotangents).expect("differentiates");
-    assert_eq!(made.iter().map(numbers).collect::<Vec<_>>(), [[105.0], [3.0]]);
+    let (_, gradients) = fallible_vjp(f, &[vector(&[3.0]), vector(&[5.0])], &cotangents).expect("differentiates");
+    assert_eq!(gradients.iter().map(numbers).collect::<Vec<_>>(), [[105.0], [3.0]]);
     let mut f = |args: Vec<Array>| Ok(custom_function(Product::default(), &args)?);
-    let made = vmap(&[matrix(2, 2), vector(&[1.0, 10.0])], &[Some(0), None], |n| vec![0; n], &mut f).expect("maps");
-    assert_eq!(numbers(&made[0]), [1.0, 20.0, 3.0, 40.0]);
+    let results = vmap(&[matrix(2, 2), vector(&[1.0, 10.0])], &[Some(0), None], |n| vec![0; n], &mut f).expect("maps");
+    assert_eq!(numbers(&results[0]), [1.0, 20.0, 3.0, 40.0]);
 }
 
 #[test]
@@ -74,8 +74,8 @@ fn codes_have_zeros_for_gradients() {
         applied(Product::default(), &[args[0].clone(), codes])
     };
     let cotangents = [vector(&[1.0]), vector(&[0.0])];
-    let (_, made) = fallible_vjp(f, &[vector(&[3.0])], &cotangents).expect("differentiates");
-    assert_eq!(numbers(&made[0]), [2.0]);
+    let (_, gradients) = fallible_vjp(f, &[vector(&[3.0])], &cotangents).expect("differentiates");
+    assert_eq!(numbers(&gradients[0]), [2.0]);
 }
 
 #[test]
@@ -88,8 +88,8 @@ fn each_rule_is_the_functions_own() {
     let vjp = Some((|primals: &[Array], _: &[Array]| Ok(primals.to_vec())) as Vjp);
     let f = |args: &[Array]| applied(Product { vjp, ..Product::default() }, args);
     let ones = [vector(&[1.0]), vector(&[1.0])];
-    let (_, made) = fallible_vjp(f, &[vector(&[3.0]), vector(&[5.0])], &ones).expect("differentiates");
-    assert_eq!(made.iter().map(numbers).collect::<Vec<_>>(), [[3.0], [5.0]]);
+    let (_, gradients) = fallible_vjp(f, &[vector(&[3.0]), vector(&[5.0])], &ones).expect("differentiates");
+    assert_eq!(gradients.iter().map(numbers).collect::<Vec<_>>(), [[3.0], [5.0]]);
     let mut f = |args: Vec<Array>| -> Made {
         let rule: Vmap = |inputs, axes| {
             assert_eq!(axes, [Some(1), None]);
@@ -97,8 +97,8 @@ fn each_rule_is_the_functions_own() {
         };
         Ok(custom_function(Product { vmap: Some(rule), ..Product::default() }, &args)?)
     };
-    let made = vmap(&[matrix(2, 2), vector(&[1.0, 2.0])], &[Some(1), None], |n| vec![0; n], &mut f).expect("maps");
-    assert_eq!(numbers(&made[0]), [-1.0, -3.0, -2.0, -4.0]);
+    let results = vmap(&[matrix(2, 2), vector(&[1.0, 2.0])], &[Some(1), None], |n| vec![0; n], &mut f).expect("maps");
+    assert_eq!(numbers(&results[0]), [-1.0, -3.0, -2.0, -4.0]);
 }
 
 #[test]
@@ -163,12 +163,12 @@ fn a_function_gives_the_same_results_when_it_is_called_again() {
         (|x| Ok(vec![x.as_dtype(mlx_rs::Dtype::Int32)?]), "i32[2]"),
     ];
     for (later, given) in cases {
-        let made = |args: &[Array]| custom_function(Fickle(AtomicBool::new(false), later), args);
+        let call_again = |args: &[Array]| custom_function(Fickle(AtomicBool::new(false), later), args);
         let expected = format!("fickle gave {given} when it was called again, and f32[2] before\n");
-        let mut f = |args: Vec<Array>| -> Made { Ok(made(&args)?) };
+        let mut f = |args: Vec<Array>| -> Made { Ok(call_again(&args)?) };
         let error = vmap(&[matrix(3, 2)], &[Some(0)], |n| vec![0; n], &mut f).expect_err("does not fit");
         assert!(error.to_string().starts_with(&expected), "{error}");
-        let f = |args: &[Array]| made(args).map_err(|error| mlx_rs::error::Exception::custom(error.to_string()));
+        let f = |args: &[Array]| call_again(args).map_err(|error| mlx_rs::error::Exception::custom(error.to_string()));
         let x = [vector(&[1.0, 2.0])];
         let error = fallible_jvp(f, &x, &x).expect_err("does not fit");
         assert!(error.what().contains(&expected), "{error}");
@@ -190,8 +190,8 @@ fn a_quantized_product_within_it_is_mapped() {
     let (codes, scales, biases) = ops::quantize(ops::ones::<f32>(&[2, 32]).expect("builds"), 32, 4).expect("quantizes");
     let args = [ops::ones::<f32>(&[3, 1, 32]).expect("builds"), codes, scales, biases];
     let mut f = |args: Vec<Array>| Ok(custom_function(Quantized, &args)?);
-    let made = vmap(&args, &[Some(0), None, None, None], |n| vec![0; n], &mut f).expect("maps");
-    assert_eq!((made[0].shape(), numbers(&made[0])), (&[3, 1, 2][..], vec![32.0; 6]));
+    let results = vmap(&args, &[Some(0), None, None, None], |n| vec![0; n], &mut f).expect("maps");
+    assert_eq!((results[0].shape(), numbers(&results[0])), (&[3, 1, 2][..], vec![32.0; 6]));
 }
 
 #[test]
@@ -219,8 +219,8 @@ fn a_cotangent_goes_to_its_result() {
             vjp(&primals, &cotangents, &mut |args| Ok(checkpoint(move |args| function(&args[0]), &args)?)),
             vjp(&primals, &cotangents, &mut |args| function(&args[0])),
         ];
-        for made in gradients {
-            assert_eq!(numbers(&made.expect("differentiates")[0]), [expected]);
+        for gradient in gradients {
+            assert_eq!(numbers(&gradient.expect("differentiates")[0]), [expected]);
         }
     }
 }
@@ -236,8 +236,8 @@ fn exaggerated(own_vmap: bool) -> Product {
     let vmap: Vmap = |inputs, axes| {
         let x = inputs[0].move_axis(axes[0].ok_or("x is mapped")? as i32, 0)?;
         let last = x.ndim() - 1;
-        let made = vec![x.multiply(&inputs[1])?, x];
-        Ok((made.into_iter().map(|array| array.move_axis(0, last as i32)).collect::<Result<_, _>>()?, vec![last; 2]))
+        let results = vec![x.multiply(&inputs[1])?, x];
+        Ok((results.into_iter().map(|array| array.move_axis(0, last as i32)).collect::<Result<_, _>>()?, vec![last; 2]))
     };
     Product { vjp: Some(vjp), jvp: Some(jvp), vmap: own_vmap.then_some(vmap) }
 }
@@ -246,11 +246,11 @@ fn exaggerated(own_vmap: bool) -> Product {
 fn mapped(own_vmap: bool, args: &[Array]) -> mlx_rs::error::Result<Vec<Array>> {
     let mut one = |args: Vec<Array>| -> Made { Ok(custom_function(exaggerated(own_vmap), &args)?) };
     let mut inner = |args: Vec<Array>| -> Made { Ok(vmap(&args, &[Some(-1), None], |n| vec![0; n], &mut one)?) };
-    let made = match args[0].ndim() {
+    let result = match args[0].ndim() {
         2 => inner(args.to_vec()),
         _ => vmap(args, &[Some(0), None], |n| vec![0; n], &mut inner).map_err(Into::into),
     };
-    made.map_err(|error| mlx_rs::error::Exception::custom(error.to_string()))
+    result.map_err(|error| mlx_rs::error::Exception::custom(error.to_string()))
 }
 
 #[test]
@@ -261,9 +261,9 @@ fn a_mapped_function_keeps_its_vjp() {
         let cotangents = |shape: &[i32]| {
             [ops::ones::<f32>(shape).expect("builds"), ops::full::<f32>(shape, Array::from_f32(7.0)).expect("builds")]
         };
-        let (made, gradients) =
+        let (results, gradients) =
             fallible_vjp(f, &[matrix(2, 3), y.clone()], &cotangents(&[3, 2])).expect("differentiates");
-        assert_eq!(numbers(&made[0]), [1.0, 40.0, 2.0, 50.0, 3.0, 60.0]);
+        assert_eq!(numbers(&results[0]), [1.0, 40.0, 2.0, 50.0, 3.0, 60.0]);
         assert_eq!(numbers(&gradients[0]), [100.0, 100.0, 100.0, 1000.0, 1000.0, 1000.0]);
         assert_eq!(numbers(&gradients[1]), [600.0, 1500.0]);
 

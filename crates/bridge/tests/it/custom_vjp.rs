@@ -33,22 +33,23 @@ fn sum(args: &[Array]) -> Result<Vec<Array>, BoxError> {
     Ok(vec![args[0].add(&args[1])?])
 }
 
-fn made(forward: Forward, backward: Backward) -> Made {
+fn custom(forward: Forward, backward: Backward) -> Made {
     Made(forward, backward, Arc::new(()))
 }
 
 /// The gradients of a sum of two vectors with this vjp.
 fn gradients(backward: Backward) -> Result<Vec<Array>, Exception> {
     let f =
-        |args: &[Array]| custom_vjp(made(sum, backward), args).map_err(|error| Exception::custom(error.to_string()));
-    fallible_vjp(f, &[vector(&[1.0, 2.0]), vector(&[3.0, 4.0])], &[vector(&[10.0, 20.0])]).map(|(_, made)| made)
+        |args: &[Array]| custom_vjp(custom(sum, backward), args).map_err(|error| Exception::custom(error.to_string()));
+    fallible_vjp(f, &[vector(&[1.0, 2.0]), vector(&[3.0, 4.0])], &[vector(&[10.0, 20.0])])
+        .map(|(_, gradients)| gradients)
 }
 
 #[test]
 fn it_gets_primals_cotangents_and_outputs() {
-    let made =
+    let result =
         gradients(|primals, cotangents, outputs| Ok(vec![primals[0].multiply(&cotangents[0])?, outputs[0].clone()]));
-    assert_eq!(made.expect("fits").iter().map(numbers).collect::<Vec<_>>(), [[10.0, 40.0], [4.0, 6.0]]);
+    assert_eq!(result.expect("fits").iter().map(numbers).collect::<Vec<_>>(), [[10.0, 40.0], [4.0, 6.0]]);
 }
 
 #[test]
@@ -59,7 +60,7 @@ fn several_outputs() {
         Ok(vec![cotangents[0].add(&cotangents[1])?])
     };
     let f = move |x: &Array| {
-        let out = custom_vjp(made(forward, backward), std::slice::from_ref(x))
+        let out = custom_vjp(custom(forward, backward), std::slice::from_ref(x))
             .map_err(|error| Exception::custom(error.to_string()))?;
         out[1].multiply(Array::from_f32(3.0))?.add(&out[0])?.sum(None)
     };
@@ -96,15 +97,15 @@ fn errors_and_panics_come_out_as_errors() {
     assert!(recover(error.what()).expect("kept").is::<PanicError>());
     let args = [vector(&[1.0]), vector(&[2.0])];
     let none: Backward = |_, _, _| Ok(vec![]);
-    let error = custom_vjp(made(|_| Err("the function's own words".into()), none), &args).expect_err("fails");
+    let error = custom_vjp(custom(|_| Err("the function's own words".into()), none), &args).expect_err("fails");
     assert_eq!(error.to_string(), "the function's own words");
-    let error = custom_vjp(made(|_| panic!("the function's own panic"), none), &args).expect_err("panics");
+    let error = custom_vjp(custom(|_| panic!("the function's own panic"), none), &args).expect_err("panics");
     assert_eq!(error.to_string(), "panicked: the function's own panic");
 }
 
 #[test]
 fn a_function_without_results_is_an_error() {
-    let error = custom_vjp(made(|_| Ok(vec![]), |_, _, _| Ok(vec![])), &[vector(&[1.0])]).expect_err("no result");
+    let error = custom_vjp(custom(|_| Ok(vec![]), |_, _, _| Ok(vec![])), &[vector(&[1.0])]).expect_err("no result");
     assert_eq!(error.to_string(), "made gave no result");
 }
 
@@ -112,8 +113,8 @@ fn a_function_without_results_is_an_error() {
 fn it_lives_as_long_as_its_graph() {
     let count = Arc::new(());
     let function = Made(sum, |_, _, _| Ok(vec![]), Arc::clone(&count));
-    let made = custom_vjp(function, &[vector(&[1.0]), vector(&[2.0])]).expect("runs");
+    let result = custom_vjp(function, &[vector(&[1.0]), vector(&[2.0])]).expect("runs");
     assert_eq!(Arc::strong_count(&count), 2);
-    drop(made);
+    drop(result);
     assert_eq!(Arc::strong_count(&count), 1);
 }

@@ -18,15 +18,15 @@ fn recorded<const N: usize>(shapes: [&[i32]; N], f: impl FnOnce([Array; N]) -> A
 #[test]
 fn on_operands_of_the_recorded_shapes() {
     let subtract = recorded([&[2], &[2]], |[x, y]| x.subtract(&y).expect("builds"));
-    let made = subtract.emit(&[vector(&[5.0, 7.0]), vector(&[1.0, 2.0])]).expect("fits");
-    assert_eq!(made.iter().map(numbers).collect::<Vec<_>>(), [[4.0, 5.0]]);
+    let results = subtract.emit(&[vector(&[5.0, 7.0]), vector(&[1.0, 2.0])]).expect("fits");
+    assert_eq!(results.iter().map(numbers).collect::<Vec<_>>(), [[4.0, 5.0]]);
 }
 
 #[test]
 fn on_operands_of_other_shapes() {
     let matmul = recorded([&[2, 3], &[3, 4]], |[x, y]| x.matmul(&y).expect("builds"));
-    let made = matmul.emit(&[matrix(1, 2), matrix(2, 1)]).expect("fits");
-    assert_eq!((made[0].shape(), numbers(&made[0])), (&[1, 1][..], vec![5.0]));
+    let results = matmul.emit(&[matrix(1, 2), matrix(2, 1)]).expect("fits");
+    assert_eq!((results[0].shape(), numbers(&results[0])), (&[1, 1][..], vec![5.0]));
     let transpose = recorded([&[2, 3]], |[x]| x.t());
     assert_eq!(numbers(&transpose.emit(&[matrix(3, 2)]).expect("fits")[0]), [1.0, 3.0, 5.0, 2.0, 4.0, 6.0]);
 }
@@ -37,8 +37,8 @@ fn with_several_results() {
     let [x] = placeholders(&scope, [&[2, 3]]);
     let parts = ops::split_at_indices(&x, &[1], 1).expect("builds");
     let tape = Tape::walk(&parts, &[x], &[]).expect("memory");
-    let made = tape.primitive(0).expect("memory").emit(&[matrix(2, 3)]).expect("fits");
-    assert_eq!(made.iter().map(numbers).collect::<Vec<_>>(), [vec![1.0, 4.0], vec![2.0, 3.0, 5.0, 6.0]]);
+    let results = tape.primitive(0).expect("memory").emit(&[matrix(2, 3)]).expect("fits");
+    assert_eq!(results.iter().map(numbers).collect::<Vec<_>>(), [vec![1.0, 4.0], vec![2.0, 3.0, 5.0, 6.0]]);
 }
 
 #[test]
@@ -87,13 +87,13 @@ fn a_slice_is_updated_in_arrays_of_the_recorded_extents_alone() {
         x
     });
     let numbered = |extent: u8| vector(&(1..=extent).map(f32::from).collect::<Vec<_>>());
-    let made = |update: &Primitive, extents: [u8; 2]| update.emit(&extents.map(numbered));
-    assert_eq!(numbers(&made(&reversed, [4, 4]).expect("fits")[0]), [4.0, 3.0, 2.0, 1.0]);
-    assert_eq!(numbers(&made(&part, [4, 2]).expect("fits")[0]), [1.0, 1.0, 2.0, 4.0]);
+    let emitted = |update: &Primitive, extents: [u8; 2]| update.emit(&extents.map(numbered));
+    assert_eq!(numbers(&emitted(&reversed, [4, 4]).expect("fits")[0]), [4.0, 3.0, 2.0, 1.0]);
+    assert_eq!(numbers(&emitted(&part, [4, 2]).expect("fits")[0]), [1.0, 1.0, 2.0, 4.0]);
     for (update, extents) in
         [(&reversed, [3, 3]), (&reversed, [6, 6]), (&part, [2, 2]), (&part, [6, 2]), (&part, [4, 3]), (&part, [4, 1])]
     {
-        let error = made(update, extents).expect_err("other extents").to_string();
+        let error = emitted(update, extents).expect_err("other extents").to_string();
         let expected = "cannot be emitted on operands of other shapes than it was recorded with";
         assert_eq!(error, format!("{} {expected}", update.name()), "{extents:?}");
     }
@@ -135,15 +135,15 @@ fn a_primitive_outlives_its_tape_and_prints_its_parameters() {
     let addmm = recorded([&[4], &[2, 3], &[3, 4]], |[c, a, b]| ops::addmm(&c, &a, &b, 0.5, 2.0).expect("builds"));
     assert_eq!(addmm.to_string(), "addmm[alpha=0.5,beta=2]");
     assert_eq!((addmm.name(), format!("{addmm:?}").as_str()), ("AddMM", "Primitive(addmm[alpha=0.5,beta=2])"));
-    let made = addmm.emit(&[matrix(2, 3), matrix(3, 4), ops::zeros::<f32>(&[2, 4]).expect("builds")]).expect("fits");
-    assert_eq!(Aval::from(&made[0]).to_string(), "f32[2,4]");
-    assert_eq!(numbers(&made[0])[..2], [19.0, 22.0]);
+    let results = addmm.emit(&[matrix(2, 3), matrix(3, 4), ops::zeros::<f32>(&[2, 4]).expect("builds")]).expect("fits");
+    assert_eq!(Aval::from(&results[0]).to_string(), "f32[2,4]");
+    assert_eq!(numbers(&results[0])[..2], [19.0, 22.0]);
 }
 
 #[test]
 fn it_may_be_emitted_from_another_thread() {
     let negative = recorded([&[2]], |[x]| x.negative().expect("builds"));
     let emitted =
-        std::thread::spawn(move || negative.emit(&[vector(&[1.0, 2.0])]).map(|made| made[0].shape().to_vec()));
+        std::thread::spawn(move || negative.emit(&[vector(&[1.0, 2.0])]).map(|results| results[0].shape().to_vec()));
     assert_eq!(emitted.join().expect("it does not panic").expect("fits"), [2]);
 }

@@ -89,8 +89,8 @@ fn butterfly(a: &Array, b: &Array) -> Vec<Array> {
 
 #[test]
 fn it_computes_every_result() {
-    let made = butterfly(&vector(&[5.0, 7.0]), &vector(&[1.0, 10.0]));
-    assert_eq!(made.iter().map(numbers).collect::<Vec<_>>(), [[6.0, 17.0], [4.0, -3.0]]);
+    let results = butterfly(&vector(&[5.0, 7.0]), &vector(&[1.0, 10.0]));
+    assert_eq!(results.iter().map(numbers).collect::<Vec<_>>(), [[6.0, 17.0], [4.0, -3.0]]);
 }
 
 #[test]
@@ -142,9 +142,9 @@ fn no_node_copies_an_input_whose_strides_nobody_knows_yet() {
 #[test]
 fn arrays_without_elements_and_without_axes() {
     let empty = ops::zeros::<f32>(&[0, 3]).expect("builds");
-    let made = butterfly(&empty, &empty);
-    made[1].eval().expect("evaluates");
-    assert_eq!(made[1].shape(), [0, 3]);
+    let results = butterfly(&empty, &empty);
+    results[1].eval().expect("evaluates");
+    assert_eq!(results[1].shape(), [0, 3]);
     let scalar = |x| Array::from_f32(x);
     assert_eq!(numbers(&butterfly(&scalar(3.0), &scalar(1.0))[1]), [2.0]);
 }
@@ -160,16 +160,16 @@ fn it_is_one_node_of_its_name() {
     assert_eq!(tape.results(node).len(), 2);
     let primitive = tape.primitive(node).expect("memory");
     assert_eq!((primitive.to_string(), primitive.params().expect("known")), ("butterfly".to_owned(), vec![]));
-    let made = primitive.emit(&[vector(&[1.0; 3]), vector(&[2.0; 3])]).expect("it has a shape rule");
-    assert_eq!(made.iter().map(numbers).collect::<Vec<_>>(), [[3.0; 3], [-1.0; 3]]);
+    let outputs = primitive.emit(&[vector(&[1.0; 3]), vector(&[2.0; 3])]).expect("it has a shape rule");
+    assert_eq!(outputs.iter().map(numbers).collect::<Vec<_>>(), [[3.0; 3], [-1.0; 3]]);
 }
 
 fn gradients(own_vjp: Option<Vjp>) -> mlx_rs::error::Result<Vec<Array>> {
     let f = |args: &[Array]| {
         let kernel = Butterfly { own_vjp, ..Butterfly::default() };
-        let made =
+        let results =
             apply(Arc::new(kernel), args).map_err(|error| mlx_rs::error::Exception::custom(error.to_string()))?;
-        Ok(vec![made[0].multiply(&made[1])?])
+        Ok(vec![results[0].multiply(&results[1])?])
     };
     fallible_vjp(f, &[vector(&[5.0, 7.0]), vector(&[1.0, 2.0])], &[vector(&[1.0, 1.0])]).map(|(_, gradients)| gradients)
 }
@@ -226,11 +226,11 @@ fn mapped(args: [&Array; 2], axes: [Option<i32>; 2]) -> Vec<Array> {
 #[test]
 fn vmap_is_that_of_the_decomposition() {
     let (rows, columns, shift) = (matrix(2, 3), matrix(3, 2), vector(&[10.0, 20.0, 30.0]));
-    let made = mapped([&rows, &columns], [Some(0), Some(1)]);
-    assert_eq!(numbers(&made[0]), [2.0, 5.0, 8.0, 6.0, 9.0, 12.0]);
-    assert_eq!(numbers(&made[1]), [0.0, -1.0, -2.0, 2.0, 1.0, 0.0]);
-    let made = mapped([&rows, &shift], [Some(0), None]);
-    assert_eq!(numbers(&made[0]), [11.0, 22.0, 33.0, 14.0, 25.0, 36.0]);
+    let results = mapped([&rows, &columns], [Some(0), Some(1)]);
+    assert_eq!(numbers(&results[0]), [2.0, 5.0, 8.0, 6.0, 9.0, 12.0]);
+    assert_eq!(numbers(&results[1]), [0.0, -1.0, -2.0, 2.0, 1.0, 0.0]);
+    let results = mapped([&rows, &shift], [Some(0), None]);
+    assert_eq!(numbers(&results[0]), [11.0, 22.0, 33.0, 14.0, 25.0, 36.0]);
 }
 
 #[test]
@@ -242,16 +242,17 @@ fn a_decomposition_gives_what_the_kernel_does() {
         (|x| vec![x.clone(), x.as_dtype(Dtype::Float16).expect("builds")], "f32[2] f16[2]"),
     ];
     for (decomposed, given) in cases {
-        let made = |args: &[Array]| {
+        let applied = |args: &[Array]| {
             let kernel = Butterfly { decomposed: Some(decomposed), ..Butterfly::default() };
             apply(Arc::new(kernel), &[args[0].clone(), args[0].clone()]).expect("fits")
         };
         let expected = format!("the decomposition of butterfly gave {given} and not f32[2] f32[2]\n");
-        let all = |count| vec![0; count];
-        let error = vmap(&[matrix(3, 2)], &[Some(0)], all, &mut |args| Ok(made(&args))).expect_err("does not fit");
+        let first_axes = |count| vec![0; count];
+        let error =
+            vmap(&[matrix(3, 2)], &[Some(0)], first_axes, &mut |args| Ok(applied(&args))).expect_err("does not fit");
         assert!(error.to_string().starts_with(&expected), "{error}");
         let x = [vector(&[1.0, 2.0])];
-        let error = fallible_jvp(|args: &[Array]| Ok(made(args)), &x, &x).expect_err("does not fit");
+        let error = fallible_jvp(|args: &[Array]| Ok(applied(args)), &x, &x).expect_err("does not fit");
         assert!(error.what().contains(&expected), "{error}");
     }
 }
@@ -263,8 +264,8 @@ fn it_compiles() {
     };
     let mut compiled = compile(f, None);
     for shift in [0.0, 1.0] {
-        let made = compiled((&vector(&[0.0]), &vector(&[shift]))).expect("compiles");
-        assert_eq!(numbers(&made), [2.0 + 2.0 * shift]);
+        let result = compiled((&vector(&[0.0]), &vector(&[shift]))).expect("compiles");
+        assert_eq!(numbers(&result), [2.0 + 2.0 * shift]);
     }
 }
 
@@ -287,8 +288,8 @@ fn an_error_and_a_panic_become_errors_of_the_eval_and_the_process_goes_on() {
         ("dtype", "kernel butterfly failed: the array is f32[1], not u8"),
     ] {
         let kernel = Butterfly { fails: Some(fails), ..Butterfly::default() };
-        let made = apply(Arc::new(kernel), &[vector(&[1.0]), vector(&[1.0])]).expect("fits");
-        let error = made[0].eval().expect_err("it fails");
+        let results = apply(Arc::new(kernel), &[vector(&[1.0]), vector(&[1.0])]).expect("fits");
+        let error = results[0].eval().expect_err("it fails");
         assert!(error.what().contains(message), "{error}");
         let own = recover(error.what()).expect("kept");
         assert_eq!(own.downcast_ref::<KernelError>().map(|error| error.kernel), Some("butterfly"));
@@ -317,8 +318,8 @@ fn it_goes_to_the_stream_that_mlx_rs_was_told_to_use() {
     }
     let run = || {
         let place = Arc::new(Mutex::new(None));
-        let made = apply(Arc::new(Located(Arc::clone(&place))), &[]).expect("fits").remove(0);
-        made.eval().expect("evaluates");
+        let result = apply(Arc::new(Located(Arc::clone(&place))), &[]).expect("fits").remove(0);
+        result.eval().expect("evaluates");
         place.lock().map(|place| *place).expect("not poisoned").expect("it ran")
     };
     let stream = Stream::new_with_device(&Device::cpu());
@@ -368,12 +369,12 @@ fn a_kernel_lives_as_long_as_its_graph() {
         }
     }
     let count = Arc::new(());
-    let made = apply(Arc::new(Counted(Arc::clone(&count))), &[]).expect("fits").remove(0);
+    let result = apply(Arc::new(Counted(Arc::clone(&count))), &[]).expect("fits").remove(0);
     assert_eq!(Arc::strong_count(&count), 2);
-    assert_eq!(numbers(&made), [2.0]);
-    drop(made);
+    assert_eq!(numbers(&result), [2.0]);
+    drop(result);
     assert_eq!(Arc::strong_count(&count), 1);
-    let made = apply(Arc::new(Counted(Arc::clone(&count))), &[]).expect("fits");
-    drop(made);
+    let result = apply(Arc::new(Counted(Arc::clone(&count))), &[]).expect("fits");
+    drop(result);
     assert_eq!(Arc::strong_count(&count), 1);
 }

@@ -120,7 +120,7 @@ fn the_place_in_mlx_c_stands_at_the_end_of_a_message() {
 #[test]
 fn the_reductions_are_those_of_the_ops() {
     let x = vector();
-    let made = [
+    let results = [
         ops::sum(&x, None),
         ops::prod(&x, None),
         ops::min(&x, None),
@@ -128,9 +128,9 @@ fn the_reductions_are_those_of_the_ops() {
         ops::all(&x, None),
         ops::any(&x, None),
     ];
-    let names = made.map(|made| {
-        let made = made.expect("a reduction");
-        let tape = Tape::walk(std::slice::from_ref(&made), std::slice::from_ref(&x), &[]).expect("a tape");
+    let names = results.map(|result| {
+        let result = result.expect("a reduction");
+        let tape = Tape::walk(std::slice::from_ref(&result), std::slice::from_ref(&x), &[]).expect("a tape");
         tape.name(0).text().to_owned()
     });
     let known = |name: &String| typed::describe(name).is_some_and(|row| row.class == typed::Class::Reduction);

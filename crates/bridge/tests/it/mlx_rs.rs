@@ -17,8 +17,8 @@ use crate::arrays::{names, numbers, placeholders, vector};
 fn recorded(shape: &[i32], f: impl FnOnce(&Array) -> Result<Array, Exception>) -> Vec<&'static str> {
     let scope = Scope::new().expect("memory");
     let [x] = placeholders(&scope, [shape]);
-    let made = f(&x).expect("records");
-    names(&Tape::walk(&[made], &[x], &[]).expect("memory"))
+    let result = f(&x).expect("records");
+    names(&Tape::walk(&[result], &[x], &[]).expect("memory"))
 }
 
 #[test]
@@ -68,8 +68,8 @@ fn a_linear_layer_is_a_transpose_and_a_product() {
         let scope = Scope::new().expect("memory");
         let [x, w] = placeholders(&scope, [&[4, 3], &[2, 3]]);
         layer.weight.value = w.clone();
-        let made = layer.forward(&x).expect("records");
-        let recorded = names(&Tape::walk(&[made], &[x, w], &[]).expect("memory"));
+        let result = layer.forward(&x).expect("records");
+        let recorded = names(&Tape::walk(&[result], &[x, w], &[]).expect("memory"));
         assert_eq!((recorded.first(), recorded.contains(&product)), (Some(&"Transpose"), true), "{recorded:?}");
     }
 }

@@ -55,12 +55,13 @@ fn replays() {
         (outcome, outputs.iter().map(numbers).collect::<Vec<_>>())
     };
     let zeros = ops::zeros::<f32>(&[2, 3]).expect("builds");
-    let expected = |made: &[f32], x: Vec<f32>| vec![made.to_vec(), x, vec![made.iter().sum()], vec![10.0, 20.0, 30.0]];
+    let expected =
+        |results: &[f32], x: Vec<f32>| vec![results.to_vec(), x, vec![results.iter().sum()], vec![10.0, 20.0, 30.0]];
     assert_eq!(call(&mut program, &zeros), (Outcome::Traced, expected(&[11.0, 21.0, 31.0], vec![0.0; 6])));
     assert!(program.matches(&[&matrix(2, 3)]) && !program.matches(&[&matrix(4, 3)]));
     let x = Array::from_slice(&[1.0_f32, 2.0, 3.0, 0.0, 0.0, 0.0], &[2, 3]);
-    let (outcome, made) = call(&mut program, &x);
-    assert_eq!((outcome, &made[0]), (Outcome::Replayed, &vec![10.0, 19.0, 28.0]));
+    let (outcome, results) = call(&mut program, &x);
+    assert_eq!((outcome, &results[0]), (Outcome::Replayed, &vec![10.0, 19.0, 28.0]));
     assert_eq!(call(&mut program, &ops::zeros::<f32>(&[4, 3]).expect("builds")).0, Outcome::Traced);
     assert_eq!(traces, 2);
 }
@@ -80,15 +81,15 @@ fn fails_and_nests() {
     assert_eq!((error.to_string().as_str(), outer.matches(&[&x])), ("own words", false));
     let mut inlined = None;
     let trace = &mut |args: Vec<Array>| {
-        let mut made = Vec::new();
-        inlined = Some(inner.call(&[&args[0]], &mut made, &mut |args| Ok(vec![args[0].exp()?]))?);
-        Ok(made)
+        let mut results = Vec::new();
+        inlined = Some(inner.call(&[&args[0]], &mut results, &mut |args| Ok(vec![args[0].exp()?]))?);
+        Ok(results)
     };
     assert_eq!(outer.call(&[&x], &mut outputs, trace).expect("runs"), Outcome::Traced);
     assert_eq!((inlined, numbers(&outputs[0])), (Some(Outcome::Inlined), vec![1.0]));
-    let (tracers, made) = record_shapeless(&[&x], &mut |args| Ok(vec![args[0].exp()?])).expect("records");
-    assert_eq!((tracers.len(), made.len()), (1, 1));
-    assert!(made[0].eval().is_err());
+    let (tracers, results) = record_shapeless(&[&x], &mut |args| Ok(vec![args[0].exp()?])).expect("records");
+    assert_eq!((tracers.len(), results.len()), (1, 1));
+    assert!(results[0].eval().is_err());
 }
 
 #[test]
@@ -196,8 +197,8 @@ fn of_a_folder_of_kernels_only_what_dead_processes_left_is_removed() {
     let (left, others) = ("tacit-99999999-abcdef", ["99999999-results", "99999999", "tacit-99999999-results"]);
     for name in others.into_iter().chain([left]) {
         fs::create_dir(folder.join(name)).expect("makes");
-        let made = fs::File::open(folder.join(name)).expect("opens");
-        made.set_modified(SystemTime::now() - Duration::from_hours(48)).expect("sets");
+        let file = fs::File::open(folder.join(name)).expect("opens");
+        file.set_modified(SystemTime::now() - Duration::from_hours(48)).expect("sets");
     }
     apart("compiles", "TACIT_MLX_TMPDIR", folder.as_os_str());
     assert!(others.into_iter().all(|name| folder.join(name).is_dir()) && !folder.join(left).exists());

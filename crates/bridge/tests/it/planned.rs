@@ -133,9 +133,9 @@ fn what_is_known_serves_the_trace_that_it_was_made_of_alone() {
     let (x, w) = (vector(&[1.0]), vector(&[10.0]));
     let mut program = traced(&[&x, &w]);
     let known = program.know(1, &[&w]).expect("memory").expect("it is there");
-    let mut made = Vec::new();
-    program.call_beside(&[&known], &[&x], &mut made).expect("it is known");
-    assert_eq!(made.iter().map(numbers).collect::<Vec<_>>(), [[3.0], [12.0]]);
+    let mut results = Vec::new();
+    program.call_beside(&[&known], &[&x], &mut results).expect("it is known");
+    assert_eq!(results.iter().map(numbers).collect::<Vec<_>>(), [[3.0], [12.0]]);
 
     let wide = vector(&[1.0, 2.0]);
     assert!(program.know(1, &[&wide]).expect("memory").is_none());
@@ -143,10 +143,10 @@ fn what_is_known_serves_the_trace_that_it_was_made_of_alone() {
     assert!(program.know(usize::MAX, &[&w]).expect("memory").is_none());
     let other = traced(&[&x, &w, &x]);
     assert!(!other.matches_beside(&[&known], &[&x, &x]));
-    assert!(other.call_beside(&[&known], &[&x, &x], &mut made).is_err());
-    program.call(&[&x, &wide], &mut made, &mut two_more).expect("runs");
+    assert!(other.call_beside(&[&known], &[&x, &x], &mut results).is_err());
+    program.call(&[&x, &wide], &mut results, &mut two_more).expect("runs");
     assert!(!program.matches_beside(&[&known], &[&x]));
-    assert!(program.call_beside(&[&known], &[&x], &mut made).is_err());
+    assert!(program.call_beside(&[&known], &[&x], &mut results).is_err());
 }
 
 #[test]
@@ -163,10 +163,10 @@ fn a_result_is_not_emitted_again() {
 fn a_trace_without_shapes_that_has_plans_serves_its_own_shapes() {
     let mut program = Program::new(true).expect("memory");
     for x in [vector(&[1.0]), vector(&[1.0, 2.0]), vector(&[4.0, 5.0])] {
-        let mut made = Vec::new();
-        program.call(&[&x], &mut made, &mut two_more).expect("runs");
+        let mut results = Vec::new();
+        program.call(&[&x], &mut results, &mut two_more).expect("runs");
         let expected: Vec<f32> = numbers(&x).iter().map(|x| x + 2.0).collect();
-        assert_eq!(numbers(&made[0]), expected);
+        assert_eq!(numbers(&results[0]), expected);
     }
 }
 
@@ -330,12 +330,12 @@ fn what_a_compiled_function_captured_of_a_plan_that_runs_between_its_calls_is_th
 fn plans_of_one_program_that_read_other_arrays_are_others() {
     let mut program = Program::new(false).expect("memory");
     let mut made_of = |arrays: [&Array; 2]| {
-        let mut made = Vec::new();
+        let mut results = Vec::new();
         for x in arrays {
-            program.call(&[x], &mut made, &mut two_more).expect("runs");
+            program.call(&[x], &mut results, &mut two_more).expect("runs");
         }
-        let differ = difference(&made[..1], &[], &made[1..], &[]).expect("compares").is_some();
-        let (left, _) = cse(&made, &[]).expect("compares");
+        let differ = difference(&results[..1], &[], &results[1..], &[]).expect("compares").is_some();
+        let (left, _) = cse(&results, &[]).expect("compares");
         assert_eq!(array_id(&left[0]) != array_id(&left[1]), differ);
         (differ, left)
     };
@@ -351,13 +351,13 @@ fn plans_of_one_program_that_read_other_arrays_are_others() {
 fn results_of_plans_that_have_run_are_told_apart() {
     let mut both =
         |args: Vec<Array>| -> Result<Vec<Array>, BoxError> { Ok(Vec::from(twice(&Arc::default(), &args[0]))) };
-    let (mut made, mut program) = (Vec::new(), Program::new(false).expect("memory"));
+    let (mut results, mut program) = (Vec::new(), Program::new(false).expect("memory"));
     for x in [1.0, 10.0] {
-        program.call(&[&vector(&[x])], &mut made, &mut both).expect("runs");
+        program.call(&[&vector(&[x])], &mut results, &mut both).expect("runs");
     }
-    eval([&made[0], &made[2]]).expect("an eval");
+    eval([&results[0], &results[2]]).expect("an eval");
     let differ = |a: usize, b: usize| {
-        let found = difference(&made[a..=a], &[], &made[b..=b], &[]).expect("compares");
+        let found = difference(&results[a..=a], &[], &results[b..=b], &[]).expect("compares");
         found.is_some()
     };
     assert_eq!([differ(1, 1), differ(1, 3)], [false, true]);
@@ -375,14 +375,14 @@ fn what_a_plan_knows_it_knows_where_a_compiled_function_makes_it_again() {
         Ok(plan.finish(&outputs)?.apply(&[args[1].clone(), large])?)
     };
     let (x, w) = (ops::ones::<f32>(&[1 << 19]).expect("ones"), vector(&[10.0]));
-    let (mut made, mut maker) = (Vec::new(), Program::new(false).expect("memory"));
-    maker.call(&[&x, &w], &mut made, &mut of_large).expect("runs");
-    let mut sum = |args: Vec<Array>| -> Result<Vec<Array>, BoxError> { two_more(vec![args[0].add(&made[0])?]) };
+    let (mut results, mut maker) = (Vec::new(), Program::new(false).expect("memory"));
+    maker.call(&[&x, &w], &mut results, &mut of_large).expect("runs");
+    let mut sum = |args: Vec<Array>| -> Result<Vec<Array>, BoxError> { two_more(vec![args[0].add(&results[0])?]) };
     let mut program = Program::new(false).expect("memory");
     for x in [1.0, 2.0] {
         let mut outputs = Vec::new();
         program.call(&[&vector(&[x])], &mut outputs, &mut sum).expect("runs");
         assert_eq!(numbers(&outputs[0]), [x + 13.0]);
     }
-    assert_eq!(numbers(&made[0]), [11.0]);
+    assert_eq!(numbers(&results[0]), [11.0]);
 }

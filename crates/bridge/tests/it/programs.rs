@@ -103,8 +103,8 @@ fn shapeless_it_matches_by_rank() {
     let sum = |args: Vec<Array>| -> Traced { Ok(vec![args[0].exp()?.sum(None)?]) };
     called(&mut program, &[&matrix(2, 3)], sum);
     assert!(program.matches(&[&matrix(4, 5)]) && !program.matches(&[&vector(&[1.0])]));
-    let (outcome, made) = called(&mut program, &[&ops::zeros::<f32>(&[4, 5]).expect("builds")], untraced);
-    assert_eq!((outcome, made), (Outcome::Replayed, vec![vec![20.0]]));
+    let (outcome, results) = called(&mut program, &[&ops::zeros::<f32>(&[4, 5]).expect("builds")], untraced);
+    assert_eq!((outcome, results), (Outcome::Replayed, vec![vec![20.0]]));
 }
 
 #[test]
@@ -116,11 +116,11 @@ fn shapeless_a_layer_with_a_bias_is_right_at_every_batch_size() {
         let mut traces = 0;
         for shape in shapes {
             let x = ops::ones::<f32>(&shape).expect("builds");
-            let (_, made) = called(&mut program, &[&x], |args| {
+            let (_, results) = called(&mut program, &[&x], |args| {
                 traces += 1;
                 Ok(vec![layer(&args[0])?])
             });
-            assert_eq!(made[0], numbers(&layer(&x).expect("builds")));
+            assert_eq!(results[0], numbers(&layer(&x).expect("builds")));
         }
         assert_eq!(traces, 1);
     }
@@ -163,21 +163,21 @@ fn programs_nest() {
     let (mut outer, mut inner) = (Program::new(false).expect("memory"), Program::new(false).expect("memory"));
     let x = vector(&[0.0]);
     let mut inlined = None;
-    let (outcome, made) = called(&mut outer, &[&x], |args| {
+    let (outcome, results) = called(&mut outer, &[&x], |args| {
         let mut outputs = Vec::new();
         inlined = Some(inner.call(&[&args[0], &args[0]], &mut outputs, &mut both)?);
         Ok(vec![outputs[0].add(&outputs[1])?])
     });
     // A program on tracers is a part of the program that is being traced.
-    assert_eq!((outcome, inlined, made), (Outcome::Traced, Some(Outcome::Inlined), vec![vec![1.0]]));
+    assert_eq!((outcome, inlined, results), (Outcome::Traced, Some(Outcome::Inlined), vec![vec![1.0]]));
     let mut another = Program::new(false).expect("memory");
-    let (_, made) = called(&mut outer, &[&vector(&[0.0, 1.0])], |args| {
+    let (_, results) = called(&mut outer, &[&vector(&[0.0, 1.0])], |args| {
         let mut outputs = Vec::new();
         let own = another.call(&[&x, &x], &mut outputs, &mut both)?;
         assert_eq!(own, Outcome::Traced);
         Ok(vec![args[0].add(&outputs[0])?])
     });
-    assert_eq!(made, [[1.0, 2.0]]);
+    assert_eq!(results, [[1.0, 2.0]]);
 }
 
 #[test]
@@ -252,11 +252,11 @@ fn gathered(args: &[Array], transpose: bool) -> Result<Array, BoxError> {
     let none = mlx_sys::mlx_array { ctx: std::ptr::null_mut() };
     let [group, bits] = [32, 4].map(|value| mlx_sys::mlx_optional_int { value, has_value: true });
     let stream = Stream::thread_local_or_default();
-    let mut made = none;
+    let mut result = none;
     // SAFETY: every handle, the text and the stream are live for the call, which stores a new array.
     let status = unsafe {
         mlx_sys::mlx_gather_qmm(
-            &raw mut made,
+            &raw mut result,
             x.as_ptr(),
             codes.as_ptr(),
             scales.as_ptr(),
@@ -272,7 +272,7 @@ fn gathered(args: &[Array], transpose: bool) -> Result<Array, BoxError> {
         )
     };
     // SAFETY: the call succeeded, so the handle is a new array that is ours.
-    if status == 0 { Ok(unsafe { Array::from_ptr(made) }) } else { Err("MLX refuses the operands".into()) }
+    if status == 0 { Ok(unsafe { Array::from_ptr(result) }) } else { Err("MLX refuses the operands".into()) }
 }
 
 /// What MLX's pull request for shapeless `gather_qmm` is about, in a mode without biases and in both orientations.
@@ -289,8 +289,8 @@ fn a_gathered_product_in_a_mode_without_biases_is_one_trace_for_every_batch() {
             let expert = Array::from_iter((0..rows as u32).map(|row| row % 2), &[rows]);
             let args = [x, codes.clone(), scales.clone(), row, expert];
             let expected = numbers(&gathered(&args, transpose).expect("multiplies"));
-            let made = called(&mut program, &args.each_ref(), |args| Ok(vec![gathered(&args, transpose)?]));
-            assert_eq!(made, (outcome, vec![expected]), "{rows} rows, transposed: {transpose}");
+            let result = called(&mut program, &args.each_ref(), |args| Ok(vec![gathered(&args, transpose)?]));
+            assert_eq!(result, (outcome, vec![expected]), "{rows} rows, transposed: {transpose}");
         }
     }
 }

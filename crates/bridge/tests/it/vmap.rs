@@ -32,7 +32,7 @@ fn looped(inputs: &[Array], axes: &[Option<i32>], mut f: impl FnMut(&[Array]) ->
         .collect();
     let results = examples[0].len();
     (0..results)
-        .map(|r| ops::stack(&examples.iter().map(|made| &made[r]).collect::<Vec<_>>(), 0).expect("stacks"))
+        .map(|r| ops::stack(&examples.iter().map(|outputs| &outputs[r]).collect::<Vec<_>>(), 0).expect("stacks"))
         .collect()
 }
 
@@ -66,10 +66,10 @@ fn it_is_a_loop_over_examples() {
 #[test]
 fn results_that_are_not_mapped_are_repeated_and_axes_go_where_they_are_told() {
     let f = &mut |args: Vec<Array>| -> Made { Ok(vec![args[1].clone(), args[0].clone(), args[0].sum(None)?]) };
-    let made = vmap(&[matrix(2, 3), vector(&[7.0])], &[Some(0), None], |count| vec![-1; count], f).expect("maps");
-    assert_eq!(made.iter().map(Array::shape).collect::<Vec<_>>(), [&[1, 2][..], &[3, 2], &[2]]);
-    assert_eq!(numbers(&made[1]), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
-    assert_eq!((numbers(&made[0]), numbers(&made[2])), (vec![7.0, 7.0], vec![6.0, 15.0]));
+    let results = vmap(&[matrix(2, 3), vector(&[7.0])], &[Some(0), None], |count| vec![-1; count], f).expect("maps");
+    assert_eq!(results.iter().map(Array::shape).collect::<Vec<_>>(), [&[1, 2][..], &[3, 2], &[2]]);
+    assert_eq!(numbers(&results[1]), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+    assert_eq!((numbers(&results[0]), numbers(&results[2])), (vec![7.0, 7.0], vec![6.0, 15.0]));
 }
 
 #[test]
@@ -78,10 +78,10 @@ fn a_result_that_is_there_twice_has_its_axis_moved_once() {
         let y = args[0].exp()?;
         Ok(vec![y.clone(), args[0].clone(), y, args[0].clone()])
     };
-    let made = vmap(&[matrix(2, 3)], &[Some(1)], |_| vec![0, 1, 1, 0], f).expect("maps");
-    assert_eq!(made.iter().map(Array::shape).collect::<Vec<_>>(), [&[3, 2][..], &[2, 3], &[2, 3], &[3, 2]]);
-    assert_eq!(numbers(&made[1]), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
-    assert_eq!(numbers(&made[3]), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+    let results = vmap(&[matrix(2, 3)], &[Some(1)], |_| vec![0, 1, 1, 0], f).expect("maps");
+    assert_eq!(results.iter().map(Array::shape).collect::<Vec<_>>(), [&[3, 2][..], &[2, 3], &[2, 3], &[3, 2]]);
+    assert_eq!(numbers(&results[1]), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    assert_eq!(numbers(&results[3]), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn maps_of_quantized_products_nest_and_differentiate_and_compile() {
     let (xs, ones) = (std::slice::from_ref(&x), std::slice::from_ref(&ones));
     let plain = vjp(|args: &[Array]| vec![one(&args[0]).expect("builds")], xs, ones);
     let through = vjp(|args: &[Array]| twice(&args[0]).expect("maps"), xs, ones);
-    let [plain, through] = [plain, through].map(|made| numbers(&made.expect("differentiates").1[0]));
+    let [plain, through] = [plain, through].map(|result| numbers(&result.expect("differentiates").1[0]));
     assert!(plain.iter().zip(&through).all(|(a, b)| (a - b).abs() < 1e-5));
 
     let mut program = Program::new(false).expect("memory");

@@ -61,12 +61,12 @@ fn the_fallback_is_told_what_it_stands_for() {
     assert_eq!(reasons, [Fallback::Vjp]);
     let (_, reasons) = reasons_of(None, |sum| fallible_jvp(|a: &[Array]| Ok(sum(a)), &args, &args));
     assert_eq!(reasons, [Fallback::Jvp]);
-    let (made, reasons) = reasons_of(None, |sum| {
+    let (results, reasons) = reasons_of(None, |sum| {
         let rows = [matrix(3, 2), args[0].clone()];
         vmap(&rows, &[Some(0), None], |count| vec![0; count], &mut |a| Ok(sum(&a))).expect("maps")
     });
     assert_eq!(reasons, [Fallback::Vmap { examples: 3 }]);
-    assert_eq!(numbers(&made[0]), [2.0, 4.0, 4.0, 6.0, 6.0, 8.0]);
+    assert_eq!(numbers(&results[0]), [2.0, 4.0, 4.0, 6.0, 6.0, 8.0]);
 }
 
 #[test]
@@ -127,12 +127,12 @@ fn mapped_sums(rule: Rule) -> Result<Vec<Array>, String> {
 
 #[test]
 fn a_kernel_may_have_its_own_vmap() {
-    let made = mapped_sums(|inputs, axes| {
+    let result = mapped_sums(|inputs, axes| {
         assert_eq!((inputs[0].shape(), axes), (&[2, 2, 3][..], &[Some(1)][..]));
         let rows = inputs[0].reshape(&[4, 3])?;
         Ok((vec![apply(Arc::new(Sums(|_, _| Err("not mapped".into()))), &[rows])?[0].reshape(&[2, 2])?], vec![1]))
     });
-    assert_eq!(numbers(&made.expect("maps")[0]), [6.0, 15.0, 24.0, 33.0]);
+    assert_eq!(numbers(&result.expect("maps")[0]), [6.0, 15.0, 24.0, 33.0]);
     let refused = mapped_sums(|_, _| Err("the rule's own words".into())).expect_err("fails");
     assert_eq!(refused, "the rule's own words");
     let misplaced = mapped_sums(|inputs, _| Ok((inputs.to_vec(), vec![3]))).expect_err("does not fit");
