@@ -16,14 +16,14 @@ const CHILD: &str = "TACIT_TEST_CHILD";
 
 /// Runs the named test of this binary in a process of its own, with these variables.
 fn in_a_child(test: &str, variables: &[(&str, &str)]) -> String {
-    let made = Command::new(std::env::current_exe().expect("the test knows its path"))
+    let output = Command::new(std::env::current_exe().expect("the test knows its path"))
         .args(["--exact", test, "--nocapture"])
         .envs(variables.iter().copied())
         .env(CHILD, "1")
         .output()
         .expect("the child starts");
-    let text = String::from_utf8_lossy(&made.stderr).into_owned();
-    assert!(made.status.success() && String::from_utf8_lossy(&made.stdout).contains("1 passed"), "{text}");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{text}");
     text
 }
 
@@ -147,10 +147,10 @@ fn without_a_compiler_graphs_are_replayed_and_that_is_said_once() -> Result<()> 
     });
     let mut total = Array::from_f32(0.0);
     for (x, expected) in [([0.0, 0.0], 0.0), ([1.0, 1.0], 2.0), ([2.0, 2.0], 6.0)] {
-        let made = f.call(&mut total, Array::from_slice(&x, &[2]))?.dense()?;
+        let result = f.call(&mut total, Array::from_slice(&x, &[2]))?.dense()?;
         assert_eq!(total.item_exact::<f32>(), expected);
         let first: f32 = x[0];
-        assert!((made.as_slice::<f32>()[0] - first.exp() * expected).abs() < 1e-4);
+        assert!((result.as_slice::<f32>()[0] - first.exp() * expected).abs() < 1e-4);
     }
     assert_eq!(f.stats().traces, 1);
     // One trace for each shape, where there is none for all of them.

@@ -117,10 +117,10 @@ fn a_tree_is_an_argument_whatever_its_leaves_are() -> Result<()> {
 fn a_tree_of_fixed_leaves_is_an_argument() -> Result<()> {
     let _scopes = without_handlers();
     let fixed = Fixed { scale: vector(&[3.0]), kept: one().into() };
-    let made = implicit((&fixed, left()), |(fixed, x)| -> Result<Array> {
+    let result = implicit((&fixed, left()), |(fixed, x)| -> Result<Array> {
         Ok(fixed.scale.multiply(fixed.kept.dense()?)?.add(x)?)
     });
-    assert_eq!(dense(&made?), [4.0]);
+    assert_eq!(dense(&result?), [4.0]);
     Ok(())
 }
 

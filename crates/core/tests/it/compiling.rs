@@ -50,8 +50,8 @@ fn one_trace_serves_every_call_of_a_structure() -> Result<()> {
     });
     for i in 0..5 {
         let (x, y) = (row(&[i as f32]), row(&[1.0]));
-        let made = f.call((&x, &y))?.dense()?;
-        assert_eq!(made.item_exact::<f32>(), x.add(&y)?.exp()?.item_exact::<f32>());
+        let result = f.call((&x, &y))?.dense()?;
+        assert_eq!(result.item_exact::<f32>(), x.add(&y)?.exp()?.item_exact::<f32>());
     }
     assert_eq!((calls.get(), f.stats().traces, f.stats().calls), (1, 1, 5));
     Ok(())
@@ -372,9 +372,9 @@ fn one_shapeless_trace_serves_other_shapes() -> Result<()> {
     // An extent of 1 has a trace of its own: MLX's sum over it would crash.
     for rows in [2, 7, 1, 7, 30, 2, 1] {
         let x = random::uniform::<_, f32>(0.0, 1.0, &[rows, 4], &random::key(rows as u64)?)?;
-        let made = f.call((&x, &w))?.dense()?;
+        let result = f.call((&x, &w))?.dense()?;
         let expected = softmax((x, w.clone()))?;
-        for (a, b) in made.as_slice::<f32>().iter().zip(expected.as_slice::<f32>()) {
+        for (a, b) in result.as_slice::<f32>().iter().zip(expected.as_slice::<f32>()) {
             assert!((a - b).abs() < 1e-6, "{a} {b}");
         }
     }

@@ -47,16 +47,16 @@ fn without_shapes_it_is_right_or_an_error() -> Result<()> {
         let mut refused = None;
         for rows in [4, 2, 6, 4] {
             let x = random::uniform::<_, f32>(0.0, 1.0, &[rows, 4], &random::key(rows as u64)?)?;
-            let made = f.call(&x).and_then(|y| {
+            let result = f.call(&x).and_then(|y| {
                 let y = y.dense()?;
                 y.eval()?;
                 Ok(y)
             });
-            match made {
-                Ok(made) => {
+            match result {
+                Ok(result) => {
                     let expected = function(x)?;
-                    assert_eq!(made.shape(), expected.shape(), "{name}, {rows} rows");
-                    assert!(made.all_close(&expected, None, None, None)?, "{name}, {rows} rows");
+                    assert_eq!(result.shape(), expected.shape(), "{name}, {rows} rows");
+                    assert!(result.all_close(&expected, None, None, None)?, "{name}, {rows} rows");
                     served += 1;
                 }
                 Err(Error::Shapeless { reason, .. }) => refused = Some(reason),
@@ -102,10 +102,10 @@ fn flatten_serves_the_shapes_that_reshape_is_refused() -> Result<()> {
     let mut flattened = compile_with(shapeless(), |x: Array| ops::flatten(x, 0, 1));
     for (seed, shape) in documented.into_iter().enumerate() {
         let x = normal(seed as u64, shape)?;
-        let made = flattened.call(&x)?.dense()?;
+        let result = flattened.call(&x)?.dense()?;
         let rows = shape[0] * shape[1];
-        assert_eq!(made.shape(), [rows, shape[2]]);
-        assert!(made.eq_exact(&x.reshape(&[rows, -1])?)?);
+        assert_eq!(result.shape(), [rows, shape[2]]);
+        assert!(result.eq_exact(&x.reshape(&[rows, -1])?)?);
     }
     assert_eq!((flattened.stats().traces, flattened.stats().checked), (1, 1));
     Ok(())
@@ -158,13 +158,13 @@ fn a_growing_cache_without_shapes_has_three_traces_and_a_fixed_one_has_one() -> 
         let expected = grow(&mut eager, (query.clone(), key.clone(), value.clone()))?;
         let args = (&query, &key, &value);
         let [first, second] = &mut states;
-        let made = [
+        let results = [
             growing.call(first, args)?.dense()?,
             shaped.call(second, args)?.dense()?,
             fixed.call(&mut room, (Array::from_slice(&[step as i32], &[1]), args))?.dense()?,
         ];
-        for made in made {
-            assert!(made.all_close(&expected, 1e-5, 1e-6, None)?, "step {step}");
+        for result in results {
+            assert!(result.all_close(&expected, 1e-5, 1e-6, None)?, "step {step}");
         }
         assert_eq!(states[0].0.shape(), [step as i32 + 1, 8]);
     }

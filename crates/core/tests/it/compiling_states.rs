@@ -85,13 +85,13 @@ impl Tree for Counted {
     }
 
     fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
-        let made = reader.is_made();
+        let is_made = reader.is_made();
         let entered = reader.enter("Counted")?;
-        if made && self.used == self.most {
+        if is_made && self.used == self.most {
             return Err(Error::invalid("it was replaced often enough", "take another one"));
         }
         match entered.template::<(u32, u32)>() {
-            Some(&counts) if !made => (self.used, self.most) = counts,
+            Some(&counts) if !is_made => (self.used, self.most) = counts,
             _ => self.used += 1,
         }
         self.array = reader.array()?;
@@ -148,9 +148,9 @@ impl Tree for Counting {
     }
 
     fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
-        let made = reader.is_made();
+        let is_made = reader.is_made();
         let step = reader.enter("Counting")?.static_field::<u32>("step")?;
-        (self.step, self.total) = if made { (0, self.total + step) } else { (step, self.total) };
+        (self.step, self.total) = if is_made { (0, self.total + step) } else { (step, self.total) };
         self.array = reader.array()?;
         Ok(())
     }

@@ -30,10 +30,10 @@ fn an_empty_batch_has_its_gradients_without_shapes() -> Result<()> {
         // First an empty one, then others, and an empty one again.
         for rows in [0, 3, 1, 5, 0] {
             let x = random::uniform::<_, f32>(0.0, 1.0, &[rows, 6], &random::key(rows as u64)?)?;
-            let made = f.call(&x)?.dense()?;
+            let result = f.call(&x)?.dense()?;
             let expected = function(x)?;
-            assert_eq!(made.shape(), expected.shape(), "{name}, {rows} rows");
-            assert!(made.all_close(&expected, None, None, None)?, "{name}, {rows} rows");
+            assert_eq!(result.shape(), expected.shape(), "{name}, {rows} rows");
+            assert!(result.all_close(&expected, None, None, None)?, "{name}, {rows} rows");
         }
     }
     Ok(())
@@ -47,10 +47,10 @@ fn a_captured_number_that_is_still_computed_is_right() -> Result<()> {
         transforms::async_eval([&number])?;
         let allowed = CompileOptions { constants: Constants::Allow, ..denied() };
         let mut f = compile_with(allowed, |x: Array| x.multiply(&number)?.add(&number));
-        let made = f.call(row(&[1.0, 2.0]))?.dense()?;
+        let result = f.call(row(&[1.0, 2.0]))?.dense()?;
         let expected = row(&[1.0, 2.0]).multiply(&number)?.add(&number)?;
         // MLX writes seven digits of it into the kernel that it compiles.
-        assert!(made.all_close(&expected, 1e-5, None, None)?, "{made} for {number}");
+        assert!(result.all_close(&expected, 1e-5, None, None)?, "{result} for {number}");
     }
     Ok(())
 }
@@ -175,14 +175,14 @@ fn a_trace_that_draws_and_fails_leaves_the_key_of_the_thread() -> Result<()> {
     for panics in [false, true] {
         let runs = Cell::new(0);
         let mut f = compile_with(denied(), |x: Array| {
-            let made = drawn(x)?;
+            let result = drawn(x)?;
             runs.set(runs.get() + 1);
             // The first trace only finds that it draws; the second one has a key.
             if runs.get() == 2 {
                 assert!(!panics, "in the trace");
                 return Err(Error::invalid("not this", "another"));
             }
-            Ok(made)
+            Ok(result)
         });
         let error = f.call(&x).expect_err("it fails").to_string();
         assert!(error.contains(if panics { "in the trace" } else { "not this" }), "{error}");
@@ -275,8 +275,8 @@ fn a_captured_lazy_array_may_be_the_result_of_several_traces() -> Result<()> {
                 if evaluated {
                     lazy.eval()?;
                 }
-                let made = f.call(&given)?.0.dense()?;
-                assert!(made.all_close(lazy, None, None, None)?);
+                let result = f.call(&given)?.0.dense()?;
+                assert!(result.all_close(lazy, None, None, None)?);
             }
         }
     }
@@ -318,34 +318,34 @@ fn fused_graphs_give_the_numbers_of_the_eager_ones() -> Result<()> {
     let x = row(&[1.0, 2.0, 3.0]);
     // MLX once failed to fuse more than a hundred ops.
     let long = |x: Array| (0..200).try_fold(x.clone(), |y, _| y.add(&x)?.negative());
-    let made = compile_with(denied(), long).call(&x)?.dense()?;
-    assert_eq!(made.as_slice::<f32>(), long(x.clone())?.as_slice::<f32>());
+    let result = compile_with(denied(), long).call(&x)?.dense()?;
+    assert_eq!(result.as_slice::<f32>(), long(x.clone())?.as_slice::<f32>());
     // Ops of one primitive that differ in a parameter are not one.
     let logs = |x: Array| Ok::<_, Exception>((x.log()?, x.log2()?, x.log10()?));
     let (e, two, ten) = compile_with(denied(), logs).call(&x)?;
     let expected = logs(x.clone())?;
-    for (made, expected) in [(e, expected.0), (two, expected.1), (ten, expected.2)] {
-        assert!(made.dense()?.all_close(&expected, None, None, None)?);
+    for (result, expected) in [(e, expected.0), (two, expected.1), (ten, expected.2)] {
+        assert!(result.dense()?.all_close(&expected, None, None, None)?);
     }
     // MLX writes seven digits of a captured number into the source of a fused kernel, and reads all of an argument.
     let number = Array::from_f32(1.000_000_1);
     let scaled = |(x, by): (Array, Array)| x.multiply(by)?.negative();
     let expected = scaled((x.clone(), number.clone()))?;
-    let made = compile_with(denied(), scaled).call((&x, &number))?.dense()?;
-    assert_eq!(made.as_slice::<f32>(), expected.as_slice::<f32>());
+    let result = compile_with(denied(), scaled).call((&x, &number))?.dense()?;
+    assert_eq!(result.as_slice::<f32>(), expected.as_slice::<f32>());
     let captured = |x: Array| x.multiply(&number)?.negative();
     let allowed = CompileOptions { constants: Constants::Allow, ..denied() };
-    let made = compile_with(allowed, captured).call(&x)?.dense()?;
-    assert!(made.all_close(&expected, None, None, None)?);
+    let result = compile_with(allowed, captured).call(&x)?.dense()?;
+    assert!(result.all_close(&expected, None, None, None)?);
     Ok(())
 }
 
 /// `sum(x t)` of a compiled function that takes `x = [1, 2]` and captures `t`.
 fn captured(t: &Array) -> Result<Array> {
     let mut f = compile_with(denied(), |x: Array| x.multiply(t)?.sum(None));
-    let made = f.call(row(&[1.0, 2.0]))?.dense()?;
+    let result = f.call(row(&[1.0, 2.0]))?.dense()?;
     assert_eq!((f.stats().traces, f.stats().inlined), (0, 1));
-    Ok(made)
+    Ok(result)
 }
 
 #[test]

@@ -213,9 +213,9 @@ const CAPTURING: [(&str, Capturing); 5] = [
         saved_as(|x: &Array| Ok(x.into()), move |x: Array| x.multiply(&w)?.multiply(&v)).call(x)?.dense()
     }),
     ("eval", |w, v, x| {
-        let made = x.multiply(&w)?.multiply(&v)?;
-        transforms::eval([&made])?;
-        Ok(made)
+        let product = x.multiply(&w)?.multiply(&v)?;
+        transforms::eval([&product])?;
+        Ok(product)
     }),
 ];
 

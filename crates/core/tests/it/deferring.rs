@@ -79,8 +79,8 @@ fn handlers_are_offered_it_and_results_are_computed() {
     let _scopes = with_handlers(all());
     let _deny = Policy::Deny.scope();
     let one = vector(&[10.0, 10.0]);
-    let (made, counters) = Counters::during(|| implicit((left(), &one), |(x, one)| x.add(&one)?.multiply(one)));
-    assert_eq!(dense(&made.expect("runs")), [110.0, 120.0]);
+    let (result, counters) = Counters::during(|| implicit((left(), &one), |(x, one)| x.add(&one)?.multiply(one)));
+    assert_eq!(dense(&result.expect("runs")), [110.0, 120.0]);
     assert_eq!((counters.seen, counters.handled, counters.materialized), (2, 2, 0));
 }
 
@@ -93,8 +93,8 @@ fn where_no_handler_takes_it_the_op_runs_once_and_the_policy_is_not_asked() {
         let sum = x.add(&one)?;
         Ok::<_, Error>([sum.negative()?, sum.exp()?.log()?, sum])
     };
-    let (made, counters) = Counters::during(|| implicit((left(), &one), f));
-    let [first, second, itself] = made.expect("runs");
+    let (result, counters) = Counters::during(|| implicit((left(), &one), f));
+    let [first, second, itself] = result.expect("runs");
     assert_eq!((dense(&first), dense(&itself)), (vec![-11.0, -12.0], vec![11.0, 12.0]));
     assert!((dense(&second)[0] - 11.0).abs() < 1e-4);
     assert_eq!((counters.declined, counters.materialized), (1, 0));
@@ -128,8 +128,8 @@ fn the_other_operands_are_materialized_as_ever() {
     };
     assert_eq!((call.as_str(), ty), ("multiply of f32[2], Right(f32[2])", "Right"));
     let _allow = Policy::Allow.scope();
-    let (made, counters) = Counters::during(|| implicit((left(), Right::of(&vector(&[3.0, 4.0])), &one), f));
-    assert_eq!(dense(&made.expect("runs")), [33.0, 48.0]);
+    let (result, counters) = Counters::during(|| implicit((left(), Right::of(&vector(&[3.0, 4.0])), &one), f));
+    assert_eq!(dense(&result.expect("runs")), [33.0, 48.0]);
     assert_eq!(counters.materialized, 1);
 }
 
@@ -138,9 +138,9 @@ fn inside_a_handler_it_stays_what_it_is() {
     let _scopes = with_handlers(all());
     let _deny = Policy::Deny.scope();
     let one = vector(&[10.0, 10.0]);
-    let (made, counters) =
+    let (result, counters) =
         Counters::during(|| implicit((Outer::of(left()), &one), |(x, one)| x.add(&one)?.multiply(one)));
-    assert_eq!(dense(&made.expect("runs")), [110.0, 120.0]);
+    assert_eq!(dense(&result.expect("runs")), [110.0, 120.0]);
     // The sum inside the handler, the handler, and the product with its result.
     assert_eq!((counters.handled, counters.materialized), (3, 0));
 }
@@ -153,8 +153,8 @@ fn outside_a_trace_it_is_computed_too() {
     let kept = error(implicit((Outer::of(Right::of(&one)), &one), |(x, one)| x.add(one)));
     assert!(matches!(kept, Error::MaterializationDenied { .. }), "{kept}");
     let add = ADD.take().expect("was kept");
-    let made = add.apply(&[&left(), &Value::from(&one)]).expect("runs");
-    assert_eq!(numbers(made[0].as_dense().expect("computed")), [11.0, 12.0]);
+    let results = add.apply(&[&left(), &Value::from(&one)]).expect("runs");
+    assert_eq!(numbers(results[0].as_dense().expect("computed")), [11.0, 12.0]);
     let deferred = Value::from(Sum { left: left(), right: one, aval: left().aval().expect("has one") });
     assert_eq!(numbers(&deferred.dense().expect("is not asked for")), [11.0, 12.0]);
     let mut compiled = compile(|x: Array| x.multiply(Array::from_f32(2.0)));

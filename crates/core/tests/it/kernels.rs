@@ -149,8 +149,8 @@ fn a_kernel_of_ones_own_needs_no_shapes() -> Result<()> {
     let both = |(x, same): (Array, Array)| Ok::<_, Error>((cap(0.5, &x)?, cap(2.0, &same)?));
     let mut f = compile_with(CompileOptions { shapeless: true, ..denied() }, both);
     for rows in [2, 5, 3] {
-        let (made, same) = f.call((ones(&[rows, 3]), Same::of(3.0, &[7, 4])))?;
-        assert_eq!(made.dense()?.as_slice::<f32>(), vec![0.5; 3 * rows as usize]);
+        let (result, same) = f.call((ones(&[rows, 3]), Same::of(3.0, &[7, 4])))?;
+        assert_eq!(result.dense()?.as_slice::<f32>(), vec![0.5; 3 * rows as usize]);
         assert_eq!(same.to_string(), "Same(f32[7,4])");
     }
     assert_eq!((f.stats().traces, f.stats().checked), (1, 2));
@@ -161,12 +161,12 @@ fn a_kernel_of_ones_own_needs_no_shapes() -> Result<()> {
 #[test]
 fn a_kernel_with_the_name_of_a_primitive_is_refused() {
     for (name, own) in [("Sign", "Sign"), ("Softmax", "Softmax"), ("CompiledCap", "Compiled")] {
-        let made = kernel::apply(Cap { most: 1.0, name }, &[Array::from_f32(2.0)]);
+        let result = kernel::apply(Cap { most: 1.0, name }, &[Array::from_f32(2.0)]);
         let expected = format!(
             "a kernel is named {name}, which is read as the primitive {own} of MLX\nhelp: give it a name of its own, such as \
              `yourcrate.{name}`"
         );
-        assert_eq!(made.map(|_| ()).expect_err(name).to_string(), expected);
+        assert_eq!(result.map(|_| ()).expect_err(name).to_string(), expected);
     }
 }
 

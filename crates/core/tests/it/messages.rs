@@ -362,8 +362,8 @@ impl Kernel for Failing {
 #[test]
 fn a_kernel_fails() {
     let run = |how| -> Result<()> {
-        let made = kernel::apply(Failing(how), &[vector(&[1.0, 2.0])])?;
-        Ok(made[0].eval()?)
+        let results = kernel::apply(Failing(how), &[vector(&[1.0, 2.0])])?;
+        Ok(results[0].eval()?)
     };
     said(&expect!["kernel failing failed: the kernel's own words"], &error(run("error")));
     said(&expect!["kernel failing failed: panicked: the kernel's own panic"], &error(run("panic")));

@@ -229,9 +229,9 @@ fn outcomes() -> Vec<&'static str> {
     let values = [Left::of(&x), Cheap::of(&x), Named::of(&x), Vast::of(&x)];
     let told = values.into_iter().map(|value| {
         let before = log.lines().len();
-        let made = tracing::subscriber::with_default(log.clone(), || implicit(&value, |x| x.negative()));
-        assert_eq!(made.is_err(), value.dense().is_err(), "both ask alike");
-        match made {
+        let result = tracing::subscriber::with_default(log.clone(), || implicit(&value, |x| x.negative()));
+        assert_eq!(result.is_err(), value.dense().is_err(), "both ask alike");
+        match result {
             Err(error) => {
                 assert!(matches!(error, Error::MaterializationDenied { .. }), "{error}");
                 "denied"

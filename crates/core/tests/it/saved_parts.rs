@@ -18,8 +18,8 @@ fn normal(seed: u64, shape: &[i32]) -> Array {
 
 /// `x W`, as a part of the graph.
 fn product(form: &SavedForm, x: &Array, w: &Array) -> Result<Array> {
-    let made = form.run(&[x.into()], |x| Ok(vec![x[0].dense()?.matmul(w)?.into()]))?;
-    made[0].dense()
+    let results = form.run(&[x.into()], |x| Ok(vec![x[0].dense()?.matmul(w)?.into()]))?;
+    results[0].dense()
 }
 
 /// The sum of what `f` makes in a trace, which an implicit argument makes one.
@@ -101,8 +101,8 @@ fn a_part_that_fails_leaves_the_next_trace_alone() {
     let form = SavedForm::new(|x: &Array| -> Result<Value> { Ok(x.round(None)?.into()) });
     let mut gradient = grad(|x: Array| -> Result<Array> {
         traced(&x, |x| {
-            let made = form.run(&[(&x).into()], |x| Ok(vec![x[0].dense()?.square()?.into()]))?;
-            if x.ndim() == 1 { made[0].dense() } else { Err(tacit::Error::refuse("of its own")) }
+            let results = form.run(&[(&x).into()], |x| Ok(vec![x[0].dense()?.square()?.into()]))?;
+            if x.ndim() == 1 { results[0].dense() } else { Err(tacit::Error::refuse("of its own")) }
         })
     });
     assert!(gradient.call(normal(1, &[2, 2])).is_err());

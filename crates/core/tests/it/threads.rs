@@ -56,11 +56,11 @@ fn guards_of_one_thread_are_not_in_force_on_another() {
 #[test]
 fn an_implicit_array_of_evaluated_children_goes_to_another_thread() {
     let value = Left::of(&vector(&[1.0, 2.0]));
-    let made = thread::spawn(move || {
+    let handle = thread::spawn(move || {
         let _policy = Policy::Allow.scope();
         dense(&implicit(value, |x| x.exp()?.log()).expect("runs")).len()
     });
-    assert_eq!(made.join().expect("it does not panic"), 2);
+    assert_eq!(handle.join().expect("it does not panic"), 2);
 }
 
 #[test]
@@ -74,8 +74,8 @@ fn each_thread_compiles_for_itself() {
                 x.multiply(Array::from_f32(by))
             });
             for i in 0..50 {
-                let made = f.call(vector(&[i as f32])).expect("runs");
-                assert_eq!(dense(&made), [by * i as f32]);
+                let result = f.call(vector(&[i as f32])).expect("runs");
+                assert_eq!(dense(&result), [by * i as f32]);
             }
             f.stats().traces
         }

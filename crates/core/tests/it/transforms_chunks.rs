@@ -102,11 +102,11 @@ fn implicit_arrays_meet_their_handlers_in_both_passes() {
     let w = Left::of(&vector(&[2.0, -1.0]));
     let loss = move |x: Array| -> Result<Array> {
         let counted = Rc::clone(&counted);
-        let made = map_chunks(x, &w, 2, move |x: Array, w: Array| {
+        let result = map_chunks(x, &w, 2, move |x: Array, w: Array| {
             counted.set(counted.get() + 1);
             w.multiply(x.square()?)
         })?;
-        Ok(made.dense()?.sum(None)?)
+        Ok(result.dense()?.sum(None)?)
     };
     let x = vector(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     let found = grad(loss).call(x).expect("differentiates");
@@ -119,8 +119,8 @@ fn gradients_of_half_floats_are_summed_in_f32() {
     let (x, w) = (ops::ones::<f32>(&[1024, 1]).expect("ones"), Array::from_slice(&[1f32], &[1]));
     let half = |array: &Array| array.as_dtype(Dtype::Bfloat16).expect("casts");
     let loss = |(x, w): (Array, Array)| -> Result<Array> {
-        let made = map_chunks(x, w, 1, |x: Array, w: Array| x.multiply(w))?;
-        Ok(made.dense()?.as_dtype(Dtype::Float32)?.sum(None)?)
+        let result = map_chunks(x, w, 1, |x: Array, w: Array| x.multiply(w))?;
+        Ok(result.dense()?.as_dtype(Dtype::Float32)?.sum(None)?)
     };
     let (_, dw) = grad(loss).call((half(&x), half(&w))).expect("differentiates");
     let dw = dw.array().expect("dense");
@@ -131,8 +131,8 @@ fn gradients_of_half_floats_are_summed_in_f32() {
 #[test]
 fn what_the_function_captures_keeps_its_gradient() {
     let captures = |w: Array| {
-        let made = map_chunks(rows(), (), 2, move |x: Array, (): ()| x.matmul(w.t()))?;
-        Ok::<_, Error>(made.dense()?.sum(None)?)
+        let result = map_chunks(rows(), (), 2, move |x: Array, (): ()| x.matmul(w.t()))?;
+        Ok::<_, Error>(result.dense()?.sum(None)?)
     };
     let plain = |w: Array| Ok::<_, Error>(rows().matmul(w.t())?.sum(None)?);
     let gradient = |found: tacit::tree::Gradient| found.array().expect("dense").clone();
@@ -147,8 +147,8 @@ fn integers_go_along_and_no_rows_are_one_chunk() {
     };
     let table = vector(&[10.0, 20.0]);
     let (x, places) = (vector(&[1.0, 2.0, 3.0]), Array::from_slice(&[1i32, 0, 1], &[3]));
-    let (made, back) = map_chunks((&x, &places), &table, 2, picked).expect("runs");
-    assert_eq!(numbers(&made.dense().expect("dense")), [20.0, 20.0, 60.0]);
+    let (result, back) = map_chunks((&x, &places), &table, 2, picked).expect("runs");
+    assert_eq!(numbers(&result.dense().expect("dense")), [20.0, 20.0, 60.0]);
     assert_eq!(back.dense().expect("dense").as_slice::<i32>(), [1, 0, 1]);
     let loss = move |(x, table): (Array, Array)| -> Result<Array> {
         Ok(map_chunks((x, places.clone()), table, 2, picked)?.0.dense()?.sum(None)?)
@@ -163,8 +163,8 @@ fn integers_go_along_and_no_rows_are_one_chunk() {
     assert_eq!(numbers(&tangent.dense().expect("dense")), [100.0, 2.0, 300.0]);
 
     let none = (ops::zeros::<f32>(&[0]).expect("none"), ops::zeros::<i32>(&[0]).expect("none"));
-    let (made, _) = map_chunks((&none.0, &none.1), &table, 2, picked).expect("runs");
-    assert_eq!(made.to_string(), "f32[0]");
+    let (result, _) = map_chunks((&none.0, &none.1), &table, 2, picked).expect("runs");
+    assert_eq!(result.to_string(), "f32[0]");
 }
 
 #[test]
@@ -200,11 +200,11 @@ fn what_is_wrong_is_said() {
     let calls = Rc::new(Cell::new(0));
     let fails = move |x: Array| {
         let calls = Rc::clone(&calls);
-        let made = map_chunks(x, (), 4, move |x: Array, (): ()| -> Result<Array> {
+        let result = map_chunks(x, (), 4, move |x: Array, (): ()| -> Result<Array> {
             calls.set(calls.get() + 1);
             if calls.get() == 4 { Err(Error::refuse("of its own")) } else { Ok(x.square()?) }
         })?;
-        Ok::<_, Error>(made.dense()?.sum(None)?)
+        Ok::<_, Error>(result.dense()?.sum(None)?)
     };
     let backward = error(grad(fails).call(rows()));
     assert!(matches!(backward, Error::Refused { .. }), "{backward:?}");

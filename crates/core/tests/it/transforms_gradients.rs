@@ -378,12 +378,12 @@ fn running_maxima_have_derivatives_whatever_they_run_over() -> Result<()> {
     let weights = vector(&[1.0, 10.0, 100.0, 1000.0]);
     let of = |x: [f32; 4], reverse: bool, inclusive: bool| -> Result<(Vec<f32>, Vec<f32>)> {
         let f = |x: Array| -> Result<(Array, Array)> {
-            let made = ops::cummax(&x, 0, reverse, inclusive)?;
-            Ok((made.multiply(&weights)?.sum(None)?, made))
+            let result = ops::cummax(&x, 0, reverse, inclusive)?;
+            Ok((result.multiply(&weights)?.sum(None)?, result))
         };
-        let ((_, made), gradient) = value_and_grad(f).call(vector(&x))?;
+        let ((_, result), gradient) = value_and_grad(f).call(vector(&x))?;
         assert_eq!(
-            format!("{:?}", numbers(&made.dense()?)),
+            format!("{:?}", numbers(&result.dense()?)),
             format!("{:?}", numbers(&ops::cummax(vector(&x), 0, reverse, inclusive)?))
         );
         let (_, tangent) = jvp(vector(&x), Gradient::Dense(vector(&[1.0, 2.0, 3.0, 4.0])), |x: Array| f(x))?;

@@ -68,8 +68,8 @@ fn real_transforms_of_odd_length_have_tangents() -> Result<()> {
     assert!(change.len() == 5 && change.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-6), "{change:?}");
     let gradient = |x: Array| {
         let power = |x: Array| {
-            let made = rfft(&x, None, None)?;
-            made.real()?.square()?.add(made.imag()?.square()?)?.sum(None)
+            let result = rfft(&x, None, None)?;
+            result.real()?.square()?.add(result.imag()?.square()?)?.sum(None)
         };
         Ok::<_, Error>(grad(power).call(x)?.array()?.clone())
     };

@@ -262,7 +262,7 @@ fn a_function_of_structs_takes_them_with_implicit_leaves() {
         heads: [Left::of(&a()), a().into()],
     };
     let rule = Rule::Scaled(Left::of(&vector(&[10.0])), 2);
-    let made = implicit((rule, params, vector(&[4.0])), |(rule, mut params, x)| -> Result<Params> {
+    let result = implicit((rule, params, vector(&[4.0])), |(rule, mut params, x)| -> Result<Params> {
         for layer in &mut params.layers {
             layer.weight = layer.weight.multiply(&x)?;
             if let (Some(bias), Rule::Scaled(by, times)) = (&mut layer.bias, &rule) {
@@ -271,11 +271,11 @@ fn a_function_of_structs_takes_them_with_implicit_leaves() {
         }
         Ok(params)
     });
-    let made = made.expect("runs");
-    assert_eq!((&*made.name, made.layers[0].transposed), ("two", true));
-    assert_eq!((dense(&made.layers[0].weight), dense(&made.layers[1].weight)), (vec![8.0], vec![12.0]));
-    assert_eq!(dense(made.layers[1].bias.as_ref().expect("has one")), [100.0]);
-    assert!(made.heads[0].is_implicit(), "what the function only passes on stays implicit");
+    let result = result.expect("runs");
+    assert_eq!((&*result.name, result.layers[0].transposed), ("two", true));
+    assert_eq!((dense(&result.layers[0].weight), dense(&result.layers[1].weight)), (vec![8.0], vec![12.0]));
+    assert_eq!(dense(result.layers[1].bias.as_ref().expect("has one")), [100.0]);
+    assert!(result.heads[0].is_implicit(), "what the function only passes on stays implicit");
 }
 
 #[test]

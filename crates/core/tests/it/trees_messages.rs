@@ -260,13 +260,13 @@ fn a_dense_field_that_was_given_an_implicit_array() {
         weight: Array,
     }
     let _scopes = crate::types::without_handlers();
-    let made = |x: Array| Ok::<_, tacit::Error>(Fixed { weight: x });
+    let fixed = |x: Array| Ok::<_, tacit::Error>(Fixed { weight: x });
     check(
-        implicit(Left::of(&a()), made),
+        implicit(Left::of(&a()), fixed),
         &expect![[r#"
         Left(f32[1]) stands where the structure holds a dense array
         help: make the struct generic over its leaves, as in `struct Params<L> { weight: L }`, or give the field the type `Value`"#]],
     );
-    let made: Fixed = implicit(a(), made).expect("runs");
-    assert_eq!(crate::trees::number(&made.weight), 1.0);
+    let result: Fixed = implicit(a(), fixed).expect("runs");
+    assert_eq!(crate::trees::number(&result.weight), 1.0);
 }

@@ -62,9 +62,9 @@ fn handlers_see_what_it_is_used_as_which_is_made_once() {
     let _deny = Policy::Deny.scope();
     let before = MADE.get();
     let recipe = Recipe::of(Recipe::of(left()));
-    let (made, counters) =
+    let (result, counters) =
         Counters::during(|| implicit(&recipe, |x| Ok::<_, tacit::Error>([x.negative()?, x.negative()?, x])));
-    let [first, second, itself] = made.expect("runs");
+    let [first, second, itself] = result.expect("runs");
     for value in [first, second] {
         assert_eq!(numbers(&value.downcast::<Left>().expect("implicit").array), [-1.0, -2.0]);
     }

@@ -159,8 +159,8 @@ fn a_chain_of_ops_that_is_not_too_long_is_run() {
         let compiled = tacit::compile_with(off, chain).call(x()).expect("it fits");
         let mapped = transform::vmap(0, 0, chain).call(x()).expect("it fits");
         let gradient = transform::grad(move |x: Array| chain(x)?.sum(None)).call(x()).expect("it fits");
-        [compiled.dense(), mapped.dense(), gradient.array().cloned()].map(|made| numbers(&made.expect("an array")))
+        [compiled.dense(), mapped.dense(), gradient.array().cloned()].map(|result| numbers(&result.expect("an array")))
     });
-    let made = tried.expect("a thread").join().expect("it does not panic");
-    assert_eq!(made, [[1.0, 2.0], [1.0, 2.0], [1.0, 1.0]]);
+    let result = tried.expect("a thread").join().expect("it does not panic");
+    assert_eq!(result, [[1.0, 2.0], [1.0, 2.0], [1.0, 1.0]]);
 }
