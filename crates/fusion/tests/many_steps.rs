@@ -56,9 +56,9 @@ fn ten_thousand_steps_leave_memory_as_a_thousand_do() -> Result<()> {
     for call in 1..=10_000 {
         // In some calls somebody holds the state, which is then copied.
         let held = (call % 3 == 0).then(|| state.clone());
-        let made = compiled.call(&mut state, &x)?.dense()?;
-        transforms::eval([&made, &state.0, &state.1, &state.2, &state.3])?;
-        drop((held, made));
+        let result = compiled.call(&mut state, &x)?.dense()?;
+        transforms::eval([&result, &state.0, &state.1, &state.2, &state.3])?;
+        drop((held, result));
         if call % 20 == 0 {
             let wrong = checked.call((&table, &Array::from_slice(&[7, 0], &[2])))?.dense()?;
             assert!(wrong.eval().is_err(), "7 is not there");

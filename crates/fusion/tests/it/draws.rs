@@ -53,9 +53,9 @@ fn calls_of_other_shapes_and_keys_draw_as_eager_ones_do() {
     for round in 0..2 {
         for size in [3, 4, 7, 8, 1, 3] {
             let (x, key) = (zeros(&[2, size]), key(100 * round + size as u64));
-            let made = compiled.call((&x, &key)).expect("a call");
-            for (made, expected) in made.iter().zip(drawn(&x, &key).expect("runs")) {
-                assert_close(&made.dense().expect("an array"), &expected, 1e-5);
+            let results = compiled.call((&x, &key)).expect("a call");
+            for (result, expected) in results.iter().zip(drawn(&x, &key).expect("runs")) {
+                assert_close(&result.dense().expect("an array"), &expected, 1e-5);
             }
         }
     }
@@ -79,13 +79,13 @@ fn two_functions_draw_from_one_key() {
     let (mut one, mut two) = (compile_with_state(options(), step), compile_with_state(options(), other));
     for call in 0..12 {
         let x = zeros(&[[3, 5, 3, 8][call % 4]]);
-        let (expected, made) = if call % 3 == 2 {
+        let (expected, result) = if call % 3 == 2 {
             (other(&mut eager, x.clone()).expect("runs"), two.call(&mut state, &x).expect("a call"))
         } else {
             (step(&mut eager, x.clone()).expect("runs"), one.call(&mut state, &x).expect("a call"))
         };
-        for (made, expected) in [(&made.0, &expected.0), (&made.1, &expected.1)] {
-            assert_close(&made.dense().expect("an array"), expected, 1e-5);
+        for (result, expected) in [(&result.0, &expected.0), (&result.1, &expected.1)] {
+            assert_close(&result.dense().expect("an array"), expected, 1e-5);
         }
     }
 }
@@ -101,8 +101,8 @@ fn the_state_of_the_thread_gives_each_draw_its_own_numbers() {
     let mut run = || {
         let mut all = Vec::new();
         for size in [5, 7, 5, 7, 5, 16] {
-            for made in [one.call(zeros(&[size])), two.call(zeros(&[size]))] {
-                all.extend(made.expect("a call").iter().map(|made| floats(&made.dense().expect("an array"))));
+            for result in [one.call(zeros(&[size])), two.call(zeros(&[size]))] {
+                all.extend(result.expect("a call").iter().map(|result| floats(&result.dense().expect("an array"))));
             }
         }
         all

@@ -33,10 +33,10 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// All of it bounded, so that an error does not grow without end.
 fn run(steps: &[Step], inputs: &[Array]) -> Result<Vec<Array>> {
-    let mut made = inputs.to_vec();
+    let mut results = inputs.to_vec();
     let shape = inputs[0].shape().to_vec();
     for step in steps {
-        let get = |at: &usize| made[made.len() - 1 - at % made.len()].clone();
+        let get = |at: &usize| results[results.len() - 1 - at % results.len()].clone();
         let value = match step {
             Step::Unary(op, a) => {
                 let a = get(a);
@@ -86,9 +86,9 @@ fn run(steps: &[Step], inputs: &[Array]) -> Result<Vec<Array>> {
                 a.reshape(&[-1])?.reshape(a.shape())?
             }
         };
-        made.push(value);
+        results.push(value);
     }
-    Ok(made.split_off(made.len().saturating_sub(3)))
+    Ok(results.split_off(results.len().saturating_sub(3)))
 }
 
 proptest! {

@@ -205,10 +205,10 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// Without sums, whose order is a program's own, and without functions of `f32`, which are its own as well.
 fn run(steps: &[Step], inputs: &[Array]) -> Result<Vec<Array>> {
-    let mut made = inputs.to_vec();
+    let mut results = inputs.to_vec();
     let ndim = inputs[0].ndim();
     for step in steps {
-        let get = |at: &usize| made[made.len() - 1 - at % made.len()].clone();
+        let get = |at: &usize| results[results.len() - 1 - at % results.len()].clone();
         let value = match step {
             Step::Function(op, a) => {
                 let a = get(a);
@@ -243,9 +243,9 @@ fn run(steps: &[Step], inputs: &[Array]) -> Result<Vec<Array>> {
                 a.reshape(&[-1])?.reshape(a.shape())?
             }
         };
-        made.push(value);
+        results.push(value);
     }
-    Ok(made.split_off(made.len().saturating_sub(3)))
+    Ok(results.split_off(results.len().saturating_sub(3)))
 }
 
 fn binary(op: u8, a: &Array, b: &Array) -> Result<Array> {

@@ -76,11 +76,11 @@ fn filled() -> impl Iterator<Item = (u64, Vec<i32>)> {
 fn exact(f: Function<'_>, inputs: &[Array]) {
     let eager = f(inputs).expect("it runs");
     let (plain, _) = compiled(f, inputs, Passes::Off).expect("it compiles without passes");
-    let (made, _) = compiled(f, inputs, Passes::All).expect("it compiles with passes");
-    assert_eq!((made.len(), plain.len()), (eager.len(), eager.len()));
-    for (at, ((made, plain), eager)) in made.iter().zip(&plain).zip(&eager).enumerate() {
-        assert_eq!((made.shape(), made.dtype()), (eager.shape(), eager.dtype()));
-        let found = bits(made);
+    let (results, _) = compiled(f, inputs, Passes::All).expect("it compiles with passes");
+    assert_eq!((results.len(), plain.len()), (eager.len(), eager.len()));
+    for (at, ((result, plain), eager)) in results.iter().zip(&plain).zip(&eager).enumerate() {
+        assert_eq!((result.shape(), result.dtype()), (eager.shape(), eager.dtype()));
+        let found = bits(result);
         for (name, expected) in [("without passes", bits(plain)), ("as it is", bits(eager))] {
             let far = found.iter().zip(&expected).position(|(a, b)| a != b);
             assert!(far.is_none(), "result {at} of {inputs:?} is another one {name}, at {far:?}");
@@ -143,21 +143,21 @@ fn elements_of_every_kind_and_shape() {
 fn the_greatest_the_least_and_the_order_of_odd_rows() {
     let f = |inputs: &[Array]| -> Result<Vec<Array>> {
         let x = inputs[0].multiply(one(&inputs[0]))?;
-        let mut made = Vec::new();
+        let mut results = Vec::new();
         for axis in 0..x.ndim() as i32 {
-            made.push(argmax_axis(&x, axis, false)?);
-            made.push(argmin_axis(&x, axis, true)?);
-            made.push(x.max_axes(&[axis], false)?);
-            made.push(x.min_axes(&[axis], true)?.add(&x)?);
-            made.push(ops::sort_axis(&x, axis)?);
-            made.push(ops::argsort_axis(&x, axis)?);
-            made.push(x.cumsum(axis, false, true)?);
-            made.push(x.subtract(x.max_axes(&[axis], true)?)?);
+            results.push(argmax_axis(&x, axis, false)?);
+            results.push(argmin_axis(&x, axis, true)?);
+            results.push(x.max_axes(&[axis], false)?);
+            results.push(x.min_axes(&[axis], true)?.add(&x)?);
+            results.push(ops::sort_axis(&x, axis)?);
+            results.push(ops::argsort_axis(&x, axis)?);
+            results.push(x.cumsum(axis, false, true)?);
+            results.push(x.subtract(x.max_axes(&[axis], true)?)?);
         }
-        made.push(x.max(None)?);
-        made.push(x.min(None)?);
-        made.push(ops::indexing::argmax(&x, false)?);
-        Ok(made)
+        results.push(x.max(None)?);
+        results.push(x.min(None)?);
+        results.push(ops::indexing::argmax(&x, false)?);
+        Ok(results)
     };
     for dtype in FLOATS {
         for (seed, shape) in filled() {
@@ -177,7 +177,7 @@ fn norms_of_odd_rows() {
         let mean = x.mean_axes(&[-1], true)?;
         let centered = x.subtract(&mean)?;
         let variance = centered.square()?.mean_axes(&[-1], true)?;
-        let mut made = vec![
+        let mut results = vec![
             ops::softmax_axis(&x, -1, None)?,
             ops::softmax_axis(&x, -1, true)?,
             ops::logsumexp_axis(&x, -1, true)?,
@@ -190,10 +190,10 @@ fn norms_of_odd_rows() {
             x.sum_axes(&[-1], true)?,
         ];
         if x.ndim() == 3 {
-            made.push(ops::softmax_axes(&x, &[1, 2], None)?);
-            made.push(x.sum_axes(&[0, 2], false)?);
+            results.push(ops::softmax_axes(&x, &[1, 2], None)?);
+            results.push(x.sum_axes(&[0, 2], false)?);
         }
-        Ok(made)
+        Ok(results)
     };
     for (dtype, relative) in [(Dtype::Float32, 1e-5), (Dtype::Float16, 4e-3), (Dtype::Bfloat16, 3e-2)] {
         for (seed, shape) in filled() {
@@ -277,7 +277,7 @@ fn remainders_have_the_sign_of_the_divisor() {
 fn casts_in_range_and_out_of_it() {
     let f = |inputs: &[Array]| -> Result<Vec<Array>> {
         let x = inputs[0].multiply(one(&inputs[0]))?;
-        let mut made = Vec::new();
+        let mut results = Vec::new();
         for dtype in [
             Dtype::Int32,
             Dtype::Int8,
@@ -288,10 +288,10 @@ fn casts_in_range_and_out_of_it() {
             Dtype::Float32,
             Dtype::Bool,
         ] {
-            made.push(x.as_dtype(dtype)?.as_dtype(Dtype::Float32)?.multiply(Array::from_f32(1.0))?);
+            results.push(x.as_dtype(dtype)?.as_dtype(Dtype::Float32)?.multiply(Array::from_f32(1.0))?);
         }
-        made.push(x.add(number(&x, 1e-3))?.multiply(number(&x, 3.0))?.subtract(&x)?.divide(number(&x, 7.0))?);
-        Ok(made)
+        results.push(x.add(number(&x, 1e-3))?.multiply(number(&x, 3.0))?.subtract(&x)?.divide(number(&x, 7.0))?);
+        Ok(results)
     };
     for dtype in FLOATS {
         for seed in 0..10 {
@@ -300,11 +300,11 @@ fn casts_in_range_and_out_of_it() {
     }
     let wide = |inputs: &[Array]| -> Result<Vec<Array>> {
         let x = inputs[0].multiply(one(&inputs[0]))?;
-        let mut made = Vec::new();
+        let mut results = Vec::new();
         for dtype in [Dtype::Int32, Dtype::Uint32, Dtype::Int64] {
-            made.push(x.as_dtype(dtype)?.as_dtype(Dtype::Float32)?.multiply(Array::from_f32(1.0))?);
+            results.push(x.as_dtype(dtype)?.as_dtype(Dtype::Float32)?.multiply(Array::from_f32(1.0))?);
         }
-        Ok(made)
+        Ok(results)
     };
     for dtype in FLOATS {
         for seed in 0..6 {
@@ -319,17 +319,17 @@ fn parts_of_reversed_and_broadcast_arrays() {
         let [x, row] = inputs else { unreachable!() };
         let reversed = x.flip(mlx_rs::Axes::Axis(-1))?;
         let broadcast = ops::broadcast_to(row, x.shape())?;
-        let mut made = Vec::new();
+        let mut results = Vec::new();
         for whole in [x.clone(), reversed, broadcast, x.swap_axes(0, 1)?.reshape(x.shape())?] {
             for of in [whole.clone(), whole.add(one(&whole))?] {
                 for part in ops::split_equal(&of, 3, 1)? {
-                    made.push(part.multiply(one(&part))?);
+                    results.push(part.multiply(one(&part))?);
                 }
-                made.push(of.try_index((.., 2..5))?.abs()?);
-                made.push(ops::split_equal(&of, 2, 0)?[1].square()?);
+                results.push(of.try_index((.., 2..5))?.abs()?);
+                results.push(ops::split_equal(&of, 2, 0)?[1].square()?);
             }
         }
-        Ok(made)
+        Ok(results)
     };
     for dtype in FLOATS {
         exact(&f, &[of(dtype, &normal(&[4, 6], 1)), of(dtype, &normal(&[1, 6], 2))]);

@@ -55,8 +55,8 @@ fn a_step_of_an_optimizer_needs_no_second_memory_for_its_state() {
             let before = places(&own);
             let kept = held.clone();
             let numbers = kept.each_ref().map(floats);
-            let made = compiled.call(&mut own, &x).expect("a step").dense().expect("an array");
-            transforms::eval(own.iter().chain([&made])).expect("an eval");
+            let result = compiled.call(&mut own, &x).expect("a step").dense().expect("an array");
+            transforms::eval(own.iter().chain([&result])).expect("an eval");
             if call > 0 {
                 assert_eq!(places(&own), before, "{dtype:?} in call {call}: no other memory was taken");
             }
@@ -65,7 +65,7 @@ fn a_step_of_an_optimizer_needs_no_second_memory_for_its_state() {
             transforms::eval(held.iter().chain([&made_beside])).expect("an eval");
             assert_eq!(kept.each_ref().map(floats), numbers);
             assert_eq!(own.each_ref().map(floats), held.each_ref().map(floats), "{dtype:?} in call {call}");
-            assert_eq!(floats(&made), floats(&made_beside));
+            assert_eq!(floats(&result), floats(&made_beside));
             plain.call(&mut expected, &x).expect("a step");
             let relative = if dtype == Dtype::Float32 { 1e-4 } else { 0.1 };
             own.iter().zip(&expected).for_each(|(own, expected)| assert_close(own, expected, relative));
@@ -91,10 +91,10 @@ fn what_a_step_reads_later_is_what_it_was() {
     transforms::eval(own.iter().chain(&eager)).expect("an eval");
     for call in 0..4 {
         let x = normal(&[8, 24], call);
-        let made = compiled.call(&mut own, &x).expect("a step").dense().expect("an array");
+        let result = compiled.call(&mut own, &x).expect("a step").dense().expect("an array");
         let expected = later(&mut eager, x).expect("it runs");
-        transforms::eval(own.iter().chain(&eager).chain([&made, &expected])).expect("an eval");
-        assert_close(&made, &expected, 1e-4);
+        transforms::eval(own.iter().chain(&eager).chain([&result, &expected])).expect("an eval");
+        assert_close(&result, &expected, 1e-4);
         own.iter().zip(&eager).for_each(|(own, eager)| assert_close(own, eager, 1e-4));
     }
 }

@@ -160,11 +160,11 @@ fn an_array_that_is_elsewhere_too_is_written_in_one_place() {
             let own = apart(&again);
             let y = step(&mut expected, (x.clone(), own)).expect("it runs");
             let mut both = (state, other);
-            let made = compiled.call(&mut both, (&x, &again)).expect("a step");
+            let result = compiled.call(&mut both, (&x, &again)).expect("a step");
             drop(again);
-            let made = made.dense().expect("an array");
-            mlx_rs::transforms::eval([&both.0, &made]).expect("an eval");
-            assert_close(&made, &y, 1e-5);
+            let result = result.dense().expect("an array");
+            mlx_rs::transforms::eval([&both.0, &result]).expect("an eval");
+            assert_close(&result, &y, 1e-5);
             assert_close(&both.0, &expected.0, 1e-6);
             assert_close(&both.1, &before.1, 0.0);
             for (kept, expected) in [

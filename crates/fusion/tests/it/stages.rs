@@ -47,15 +47,15 @@ fn many(shape: &[i32]) -> Array {
 fn numbers_are_sorted_and_partitioned_as_in_mlx() {
     let f = |inputs: &[Array]| -> Result<Vec<Array>> {
         let x = inputs[0].multiply(one(&inputs[0]))?;
-        let mut made = Vec::new();
+        let mut results = Vec::new();
         for axis in [-1, 0] {
             let extent = x.dim(axis);
-            made.extend([ops::sort_axis(&x, axis)?, ops::argsort_axis(&x, axis)?]);
+            results.extend([ops::sort_axis(&x, axis)?, ops::argsort_axis(&x, axis)?]);
             for kth in [0, extent / 3, extent - 1, -1] {
-                made.push(ops::argpartition_axis(&x, kth, axis)?);
+                results.push(ops::argpartition_axis(&x, kth, axis)?);
             }
         }
-        made.iter().map(|array| Ok(array.add(array)?)).collect()
+        results.iter().map(|array| Ok(array.add(array)?)).collect()
     };
     for dtype in FLOATS {
         for x in [odd(), many(&[3, 700]), normal(&[1, 1], 0), normal(&[5, 40, 6], 1)] {
@@ -81,14 +81,14 @@ fn numbers_are_sorted_and_partitioned_as_in_mlx() {
 fn running_sums_and_products_are_taken_one_after_the_other() {
     let f = |inputs: &[Array]| -> Result<Vec<Array>> {
         let x = inputs[0].multiply(one(&inputs[0]))?;
-        let mut made = Vec::new();
+        let mut results = Vec::new();
         for (axis, reverse, inclusive) in
             [(-1, false, true), (-1, true, true), (0, false, false), (0, true, false), (0, false, true)]
         {
-            made.push(x.cumsum(axis, reverse, inclusive)?.add(&x)?);
-            made.push(x.cumprod(axis, reverse, inclusive)?.add(&x)?);
+            results.push(x.cumsum(axis, reverse, inclusive)?.add(&x)?);
+            results.push(x.cumprod(axis, reverse, inclusive)?.add(&x)?);
         }
-        Ok(made)
+        Ok(results)
     };
     for dtype in FLOATS {
         for x in [odd(), normal(&[3, 700], 0), normal(&[1], 1), normal(&[4, 5, 6], 2)] {
@@ -140,14 +140,14 @@ fn places_in_a_sorted_line_are_found() {
         let drawn = random::categorical(&values.expand_dims(0)?.add(one(values))?, -1, None, &random::key(3)?)?;
         let sorted = ops::sort_axis(line.multiply(one(line))?, 0)?;
         // A line that is in no order is searched as MLX does, too.
-        let mut made = vec![drawn.add(&drawn)?];
+        let mut results = vec![drawn.add(&drawn)?];
         for line in [&sorted, &line.multiply(one(line))?] {
             for side in [SearchSide::Left, SearchSide::Right] {
                 let found = line.search_sorted(&values.multiply(one(values))?, side)?;
-                made.push(found.add(&found)?);
+                results.push(found.add(&found)?);
             }
         }
-        Ok(made)
+        Ok(results)
     };
     for dtype in FLOATS {
         for seed in 0..5 {
@@ -164,15 +164,15 @@ fn places_in_a_sorted_line_are_found() {
 fn the_greatest_least_and_truth_along_any_axes_are_stages() {
     let f = |inputs: &[Array]| -> Result<Vec<Array>> {
         let x = inputs[0].multiply(one(&inputs[0]))?;
-        let mut made = Vec::new();
+        let mut results = Vec::new();
         for axes in [&[0][..], &[1], &[0, 1], &[0, 1, 2], &[1, 2]] {
-            made.push(x.max_axes(axes, false)?.add(one(&x))?);
-            made.push(x.min_axes(axes, true)?.add(one(&x))?);
+            results.push(x.max_axes(axes, false)?.add(one(&x))?);
+            results.push(x.min_axes(axes, true)?.add(one(&x))?);
             let large = x.gt(one(&x))?;
             let any = large.any_axes(axes, false)?.logical_not()?;
-            made.extend([any, large.all_axes(axes, false)?.as_dtype(x.dtype())?.add(one(&x))?]);
+            results.extend([any, large.all_axes(axes, false)?.as_dtype(x.dtype())?.add(one(&x))?]);
         }
-        Ok(made)
+        Ok(results)
     };
     for dtype in FLOATS {
         for x in [odd().reshape(&[2, 3, 3]).expect("a shape"), normal(&[4, 5, 6], 0), normal(&[1, 1, 2], 1)] {
@@ -373,9 +373,9 @@ fn parts_of_a_split_are_slices() {
         let x = inputs[0].add(one(&inputs[0]))?;
         let rows = ops::split_equal(&x, 3, 0)?;
         let columns = ops::split_at_indices(&x, &[1, 4], 1)?;
-        let mut made = vec![rows[1].add(&rows[0])?.square()?, columns[2].clone()];
-        made.push(columns[1].matmul(columns[1].swap_axes(0, 1)?)?.add(one(&x))?.multiply(columns[0].abs()?)?);
-        Ok(made)
+        let mut results = vec![rows[1].add(&rows[0])?.square()?, columns[2].clone()];
+        results.push(columns[1].matmul(columns[1].swap_axes(0, 1)?)?.add(one(&x))?.multiply(columns[0].abs()?)?);
+        Ok(results)
     };
     let inputs = [normal(&[6, 7], 0)];
     check(&f, &inputs, 1e-5);
