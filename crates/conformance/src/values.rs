@@ -115,7 +115,7 @@ fn finite(subject: &Subject, x: &Array) -> Result<(), String> {
             None => "a finite number".to_owned(),
         };
         return Err(format!(
-            "element {i} is {made:e}, made of {x:e} where the largest is {largest:e}, expected {expected}"
+            "element {i} is {decoded:e}, made of {x:e} where the largest is {largest:e}, expected {expected}"
         ));
     }
     Ok(())
