@@ -183,7 +183,7 @@ size_t depth(const std::vector<array>& outputs, const std::vector<array>& inputs
   return deepest;
 }
 
-// What broadcasts made the array of; the array itself where none did.
+// The operand of the broadcasts that give the array; the array itself where none does.
 const array& broadcast_source(const array& root) {
   auto source = &root;
   while (made_by<mlx::core::Broadcast>(*source)) {
@@ -199,7 +199,7 @@ bool reshapes(const array& node) {
          made_by<mlx::core::Squeeze>(node);
 }
 
-// What reshapes made the array of; the array itself where none did.
+// The operand of the reshapes that give the array; the array itself where none does.
 const array& reshape_source(const array& root) {
   auto source = &root;
   while (reshapes(*source)) {

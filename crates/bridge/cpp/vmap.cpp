@@ -190,7 +190,7 @@ void repeat_input(std::vector<array>& operands, std::vector<int>& axes, mlx::cor
   }
 }
 
-// What is to be made of the operands of a primitive before its own rule sees them.
+// How the operands of a primitive are adjusted before its own rule sees them.
 Adjust adjustment(const array& node) {
   if (made_by<mlx::core::Scatter>(node) || made_by<mlx::core::View>(node) || made_by<mlx::core::ExpandDims>(node)) {
     return put_in_front;

@@ -16,7 +16,7 @@ pub fn is_traced(array: &Array) -> bool {
     arrays::written(true, |traced| unsafe { ffi::tacit_is_traced(array.as_ptr(), traced) }).unwrap_or(true)
 }
 
-/// What `array` is a broadcast of: the operand of the broadcasts that made it, and itself where none did.
+/// What `array` is a broadcast of: the operand of the broadcasts that give it, and itself where none does.
 ///
 /// MLX broadcasts the operands of an op before it records the op, so this is how a handler finds the scalar that its
 /// caller wrote.
@@ -25,7 +25,7 @@ pub fn broadcast_source(array: &Array) -> Result<Array, BridgeError> {
     arrays::filled(|out| unsafe { ffi::tacit_broadcast_source(array.as_ptr(), out) })
 }
 
-/// What `array` is a reshape of: the operand of the reshapes that made it, and itself where none did.
+/// What `array` is a reshape of: the operand of the reshapes that give it, and itself where none does.
 ///
 /// MLX flattens the rows of a product before it records the product, so this is how two products are known to read one array.
 pub fn reshape_source(array: &Array) -> Result<Array, BridgeError> {
@@ -33,7 +33,7 @@ pub fn reshape_source(array: &Array) -> Result<Array, BridgeError> {
     arrays::filled(|out| unsafe { ffi::tacit_reshape_source(array.as_ptr(), out) })
 }
 
-/// What the reshapes that made `array` make of another array than its [`reshape_source`], of the same aval.
+/// The reshapes from the [`reshape_source`] of `array` to it, applied to another array of the same aval as that source.
 ///
 /// # Errors
 ///
@@ -55,7 +55,7 @@ pub fn frontier(outputs: &[Array], inputs: &[Array]) -> Result<Vec<Array>, Bridg
 }
 
 /// The arrays that do not depend on `inputs`, go into the graph of `outputs` and are held by somebody besides its nodes, each
-/// once: those that a function which was recorded captured, and not what it made on its way and let go.
+/// once: those that a function which was recorded captured, and not its own intermediate results.
 pub fn held_elsewhere(outputs: &[Array], inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
     ask(ffi::tacit_held_elsewhere, outputs, inputs)
 }

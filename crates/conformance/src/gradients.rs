@@ -79,7 +79,7 @@ fn column(shape: &[i32]) -> Vec<i32> {
     vec![shape[shape.len() - 2], 1]
 }
 
-/// What is made of the weight: itself, or a product with rows.
+/// The result that depends on the weight: the weight itself, or its product with rows.
 struct Tail {
     name: &'static str,
     /// The least number of axes of the weight.
@@ -107,7 +107,7 @@ impl Function {
     }
 }
 
-/// A subject, and what it is made of.
+/// A subject, its dense master, and the weight that stands for it.
 struct Scene<'a> {
     subject: &'a Subject,
     aval: Aval,

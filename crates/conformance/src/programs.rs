@@ -186,8 +186,8 @@ mod tests {
     #[test]
     fn meetings_are_listed_and_of_every_kind() {
         let subjects = [Subject::new("opaque", |x: &Array| Ok(Opaque::new(x.clone())))];
-        let all: Vec<Program> = (0..120).map(|seed| meeting::draw(seed, &subjects)).collect();
-        for program in &all {
+        let programs: Vec<Program> = (0..120).map(|seed| meeting::draw(seed, &subjects)).collect();
+        for program in &programs {
             assert_eq!(program.to_string().parse::<Program>().as_ref(), Ok(program));
             assert!(
                 program.inputs.iter().any(|input| input.subject.is_some()) && !program.steps.is_empty(),
@@ -195,9 +195,9 @@ mod tests {
             );
         }
         for around in Around::ALL {
-            assert!(all.iter().any(|program| program.around.contains(around)), "{around:?}");
+            assert!(programs.iter().any(|program| program.around.contains(around)), "{around:?}");
         }
-        let mut inputs = all.iter().flat_map(|program| &program.inputs);
+        let mut inputs = programs.iter().flat_map(|program| &program.inputs);
         assert!(inputs.any(|input| input.state == State::Shared && input.subject.is_some()));
     }
 
@@ -229,8 +229,8 @@ mod tests {
     #[test]
     fn what_is_not_needed_for_a_failure_goes() {
         let fails = |program: &Program| program.steps.iter().any(|step| step.op == "multiply");
-        let mut all = (0..2000).map(|seed| draw::draw(seed, &[]));
-        let long = all.find(|program| program.steps.len() > 8 && fails(program));
+        let mut programs = (0..2000).map(|seed| draw::draw(seed, &[]));
+        let long = programs.find(|program| program.steps.len() > 8 && fails(program));
         let least = shrink::shrunk(long.expect("one of the seeds"), &fails);
         // An operand may be what a step makes of nothing, and each of two operands an input.
         assert!(least.steps.len() <= 2 && least.results.len() == 1 && least.inputs.len() <= 2, "{least}");
@@ -239,15 +239,15 @@ mod tests {
 
     #[test]
     fn programs_are_of_every_kind() {
-        let all: Vec<Program> = (0..600).map(|seed| draw::draw(seed, &[])).collect();
+        let programs: Vec<Program> = (0..600).map(|seed| draw::draw(seed, &[])).collect();
         for around in &draw::AROUND {
-            assert!(all.iter().any(|program| program.around.contains(around)), "{around:?}");
+            assert!(programs.iter().any(|program| program.around.contains(around)), "{around:?}");
         }
-        let mut ops: Vec<&str> = all.iter().flat_map(|program| &program.steps).map(|step| step.op).collect();
+        let mut ops: Vec<&str> = programs.iter().flat_map(|program| &program.steps).map(|step| step.op).collect();
         ops.sort_unstable();
         ops.dedup();
         assert!(ops.len() > crate::ops::all().len() * 2 / 3, "{} ops", ops.len());
-        let operands = || all.iter().flat_map(|program| &program.steps).flat_map(|step| &step.operands);
+        let operands = || programs.iter().flat_map(|program| &program.steps).flat_map(|step| &step.operands);
         assert!(operands().any(|operand| matches!(operand, Operand::Fitted(..))));
     }
 }

@@ -151,7 +151,7 @@ fn on_another_thread(array: &dyn ImplicitArray, _: &Aval) -> Result<(), String> 
     let sent = clone_box(array);
     let thread = std::thread::spawn(move || {
         let found = dense(&sent.into())?;
-        // What the thread made stays on it, but for what is evaluated.
+        // A lazy array stays on its thread; an evaluated one may leave it.
         found.eval().map_err(text)?;
         Ok::<_, String>(found)
     });

@@ -80,7 +80,7 @@ fn filled(shape: &[i32], element: impl Fn(usize) -> f32) -> Array {
     Array::from_slice(&(0..size).map(element).collect::<Vec<_>>(), shape)
 }
 
-/// Made or refused; what is made is finite and near.
+/// The subject refuses the numbers, or decodes them to finite ones nearby.
 fn finite(subject: &Subject, x: &Array) -> Result<(), String> {
     let Ok(value) = subject.make(x) else { return Ok(()) };
     let numbers = floats(x).map_err(text)?;

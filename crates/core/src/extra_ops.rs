@@ -61,8 +61,8 @@ pub fn dynamic_slice(a: &Array, start: &Array, axes: &[i32], size: &[i32]) -> Re
 ///
 /// let a = Array::from_slice(&[1i32, 2, 3, 4], &[4]);
 /// let update = Array::from_slice(&[0i32, 0], &[2]);
-/// let made = dynamic_slice_update(&a, &update, &Array::from_slice(&[1i32], &[1]), &[0])?;
-/// assert_eq!(made.as_slice::<i32>(), [1, 0, 0, 4]);
+/// let updated = dynamic_slice_update(&a, &update, &Array::from_slice(&[1i32], &[1]), &[0])?;
+/// assert_eq!(updated.as_slice::<i32>(), [1, 0, 0, 4]);
 /// # Ok(())
 /// # }
 /// ```

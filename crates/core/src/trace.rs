@@ -249,7 +249,7 @@ impl Interpreter {
         tape.outputs().flatten().filter_map(|slot| memory.slots.get_mut(slot).map(Layers::compute)).collect()
     }
 
-    /// Gives what handlers made to the recorded results as well, for a function that keeps one of them, such as a cache
+    /// Gives the handlers' results to the recorded nodes as well, for a function that keeps one of them, such as a cache
     /// of a model. One that is implicit has no data to give.
     fn supersede(&mut self) -> Result<()> {
         let Self { tape, memory: Memory { slots, taken, .. }, .. } = self;

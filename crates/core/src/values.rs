@@ -69,7 +69,7 @@ impl Values {
     }
 }
 
-/// The arrays of what a traced function made, as `show` shows it; its structure goes to `structure`.
+/// The arrays of the results of a traced function, as `show` shows them; their structure goes to `structure`.
 pub(crate) fn arrays_of<'a>(
     show: impl FnOnce(&mut dyn Visitor<'a>) -> Result<()>,
     structure: &mut Option<TreeDef>,

@@ -37,7 +37,7 @@ impl Executable<'_> {
         fed.map(|&input| &self.arguments.1[input])
     }
 
-    /// What becomes of the resident inputs where rows were cut: those that are left, behind those that were made.
+    /// The new resident inputs where rows were cut: the rows of the results, and behind them those that were there.
     pub(crate) fn fed(&self, results: &[Value]) -> Result<Vec<(usize, Value)>> {
         let Some(extent) = self.body.extent() else { return Ok(Vec::new()) };
         let mut fed = Vec::new();

@@ -4,7 +4,7 @@ use mlx_rs::Array;
 use tacit_bridge::{Primitive, Tape, constants};
 use tacit_core::{Aval, Error, Result, kernel, tree};
 
-/// The nodes that a run made of its arguments, in order.
+/// The nodes of a run that depend on its arguments, in order.
 ///
 /// What depends on no argument, such as a range of positions, is evaluated with the first node that takes it.
 pub(crate) struct Nodes {

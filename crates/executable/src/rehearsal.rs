@@ -3,7 +3,7 @@
 //! A run on fewer rows is the function itself on cut inputs. Before, [`rehearse`] records it on placeholders of both
 //! extents and lays the two graphs side by side. Where the shapes of a node differ, the rows lie: nothing has to know how
 //! a primitive works out its shapes. What is left to check of each node is in [`rule`]: that rows do not mix where shapes
-//! cannot show it. What is made of no input must be the same for both extents.
+//! cannot show it. What depends on no input must be the same for both extents.
 
 mod rule;
 
@@ -204,7 +204,7 @@ impl Sides {
     }
 }
 
-/// What is made of no input must be the same for these rows as for all, or the leading part of it.
+/// What depends on no input must be the same for these rows as for all, or the leading part of it.
 fn check_constant(extent: Extent, whole: &Array, cut: &Array, of: &str) -> Result<()> {
     if array_id(whole) == array_id(cut) {
         return Ok(());

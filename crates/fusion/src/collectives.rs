@@ -1,7 +1,7 @@
 //! Which collectives lie behind a node.
 //!
 //! A kernel that stands for several nodes runs when all that any of them takes is there. If one took what another process
-//! sends, and another one made what that process waits for first, both would wait for ever. So only nodes with the same
+//! sends, and another one sent what that process waits for first, both would wait for ever. So only nodes with the same
 //! collectives behind them go together.
 
 use std::collections::HashMap;

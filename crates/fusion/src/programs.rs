@@ -46,7 +46,7 @@ pub(crate) fn has(name: &str) -> bool {
 /// The program of each group that has one, with the results that are still needed then.
 fn build_all(nodes: &Nodes, read: &[Option<Node>], groups: &mut Groups) -> Result<Vec<Option<Built>>> {
     for group in 0..groups.len() {
-        // Results do not matter for what a program may be made of.
+        // Whether a group has a program does not depend on which results are needed.
         if build::build(read, groups, group, &|_| true)?.is_none() {
             groups.dissolve(group);
         }

@@ -40,12 +40,12 @@ impl Scene<'_> {
         let off = self.compiled(Passes::Off, &SALTS)?;
         let Ok(results) = &eager[0] else {
             let compiled = self.compiled(Passes::All, &SALTS)?;
-            Self::each("compiled without passes", &off, &eager, |_, _, _| Ok(()))?;
-            return Self::each("compiled", &compiled, &eager, |_, _, _| Ok(()));
+            Self::compare_each("compiled without passes", &off, &eager, |_, _, _| Ok(()))?;
+            return Self::compare_each("compiled", &compiled, &eager, |_, _, _| Ok(()));
         };
         let erred = self.erred()?;
         let near = |least| Granted { least, units: 8.0, rounded_zeros: false };
-        Self::each("compiled without passes", &off, &eager, |found, expected, salt| {
+        Self::compare_each("compiled without passes", &off, &eager, |found, expected, salt| {
             // A branch that is not chosen has a gradient of zeros where its predicate is traced, and none where it is read.
             if self.program.differentiates_a_branch() {
                 return erred.near(salt, found, expected, near(Class::Near));
@@ -58,7 +58,7 @@ impl Scene<'_> {
         for passes in alone.chain([Passes::All]) {
             let name = format!("with {passes:?}");
             let outcomes = self.compiled(passes, &SALTS)?;
-            Self::each(&name, &outcomes, &off, |found, expected, salt| {
+            Self::compare_each(&name, &outcomes, &off, |found, expected, salt| {
                 erred.near(salt, found, expected, near(Class::Exact))
             })?;
         }
@@ -69,7 +69,7 @@ impl Scene<'_> {
         self.tripped()
     }
 
-    pub(super) fn each(
+    pub(super) fn compare_each(
         name: &str,
         found: &[Outcome],
         expected: &[Outcome; 2],
@@ -404,8 +404,8 @@ fn right_or_failed(found: &[Array], expected: &[Array]) -> Result<(), String> {
 }
 
 /// What `run` gives, which leaves the bytes of the dense values as they are.
-fn untouched<R>(given: &[Value], run: impl FnOnce() -> R) -> Result<R, String> {
-    let read = || given.iter().filter_map(Value::as_dense).map(bytes).collect::<Result<Vec<_>, _>>();
+fn untouched<R>(values: &[Value], run: impl FnOnce() -> R) -> Result<R, String> {
+    let read = || values.iter().filter_map(Value::as_dense).map(bytes).collect::<Result<Vec<_>, _>>();
     let before = read()?;
     let result = run();
     if read()? != before {

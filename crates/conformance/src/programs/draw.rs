@@ -129,7 +129,7 @@ const FACTORING: [&str; 9] = [
     "random::multivariate_normal",
 ];
 
-/// What is made of an LU factorization, whose buffer MLX takes for a longer one: an op on it writes behind its own.
+/// Ops that use an LU factorization, whose buffer MLX takes for a longer one: an op on it writes behind its own.
 const LEFT_OUT: [&str; 4] = ["linalg::det", "linalg::lu", "linalg::slogdet", "linalg::solve"];
 
 const EXTENTS: [i32; 11] = [1, 2, 3, 4, 4, 5, 7, 8, 16, 17, 33];
@@ -268,7 +268,7 @@ fn drawn_implicit(rng: &mut Rng, subjects: &[Subject], seed: u64) -> Input {
     }
 }
 
-/// What a program has made so far, as zeros that nobody computes.
+/// The values of a program so far, as zeros that nobody computes.
 pub(super) struct Drawing {
     values: Vec<Array>,
     most: usize,
@@ -361,14 +361,14 @@ impl Drawing {
                     None => Operand::Own(Dtype::Bool),
                 },
                 dtype => {
-                    let own = if dtype == Dtype::Float32 && main.is_float() { main } else { dtype };
+                    let own_dtype = if dtype == Dtype::Float32 && main.is_float() { main } else { dtype };
                     let value = match self.one_of(rng, |array| array.dtype().is_inexact()) {
                         Some(value) if rng.percent(90) => value,
                         _ => rng.index(self.values.len()),
                     };
                     if fitted {
                         let fits = self.values[value].size() > 0 && rng.percent(75);
-                        if fits { Operand::Fitted(value, template.shape().to_vec()) } else { Operand::Own(own) }
+                        if fits { Operand::Fitted(value, template.shape().to_vec()) } else { Operand::Own(own_dtype) }
                     } else if positive(template) && rng.percent(80) {
                         Operand::Positive(value)
                     } else {
@@ -389,12 +389,12 @@ impl Drawing {
 
     /// One of the values of a kind, newer ones more often.
     fn one_of(&self, rng: &mut Rng, kind: impl Fn(&Array) -> bool) -> Option<usize> {
-        let all: Vec<usize> = (0..self.values.len()).filter(|&value| kind(&self.values[value])).collect();
-        if all.is_empty() {
+        let matching: Vec<usize> = (0..self.values.len()).filter(|&value| kind(&self.values[value])).collect();
+        if matching.is_empty() {
             return None;
         }
-        let from = if rng.percent(50) { all.len().saturating_sub(3) } else { 0 };
-        Some(all[from + rng.index(all.len() - from)])
+        let from = if rng.percent(50) { matching.len().saturating_sub(3) } else { 0 };
+        Some(matching[from + rng.index(matching.len() - from)])
     }
 }
 

@@ -41,13 +41,13 @@ impl Scene<'_> {
         let erred = self.erred_on_dense()?;
         let near = |found: &[Array], expected: &[Array], salt: usize| erred.near(salt, found, expected, GRANTED);
         let eager = [first.clone(), first, self.eager(1, false)?];
-        Self::each("as it is", &eager, &expected, near)?;
+        Self::compare_each("as it is", &eager, &expected, near)?;
         for passes in [Passes::Off, Passes::All] {
             let name = format!("compiled with {passes:?}");
-            Self::each(&name, &self.compiled(passes, &SALTS)?, &expected, near)?;
+            Self::compare_each(&name, &self.compiled(passes, &SALTS)?, &expected, near)?;
         }
-        Self::each("with a state", &self.with_an_implicit_state()?, &expected, near)?;
-        Self::each("after the function failed", &[self.after_an_error()?], &expected, near)?;
+        Self::compare_each("with a state", &self.with_an_implicit_state()?, &expected, near)?;
+        Self::compare_each("after the function failed", &[self.after_an_error()?], &expected, near)?;
         self.tripped()?;
         self.shapeless(&expected[0], &erred)
     }

@@ -87,7 +87,7 @@ words! {
     Role {
         Argument = "argument",
         Captured = "captured",
-        /// An argument that each call replaces by what it made of it.
+        /// An argument that each call replaces by one of its results.
         State = "state",
     }
     /// How an input lies in memory.

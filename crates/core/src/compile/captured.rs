@@ -54,7 +54,7 @@ pub(super) struct Seen<'s> {
 
 /// The arrays that a function may hold: somebody else holds them too, and no field of the state or the arguments is one.
 ///
-/// What the function made on its way and something keeps, such as a rule of a derivative in the graph, is among them;
+/// Intermediate results that something keeps, such as a rule of a derivative in the graph, are among them;
 /// [`inspect`] tells by a second recording.
 pub(super) fn suspects(options: &CompileOptions, seen: &Seen<'_>) -> Result<Vec<Array>> {
     if options.constants == Constants::Allow {
@@ -79,7 +79,7 @@ pub(super) fn suspects(options: &CompileOptions, seen: &Seen<'_>) -> Result<Vec<
 }
 
 /// Does with the arrays that a function holds as its options say: those of the `suspects` of one recording that another
-/// recording has as well, since what is made anew in each is not held. `draws` counts what comes from a random state too.
+/// recording has as well, since an array that is new in each is not held. `draws` counts what comes from a random state too.
 pub(super) fn inspect(options: &CompileOptions, suspects: &[Array], seen: &Seen<'_>, draws: bool) -> Result<()> {
     if options.constants == Constants::Allow {
         return Ok(());

@@ -56,7 +56,7 @@ pub(crate) fn watched<T>(f: impl FnOnce() -> T) -> Result<(T, bool)> {
     let key = Array::from_slice(&[0_u32, 0], &[2]);
     let untouched = drawing(&key, || fresh(&[]))?;
     let (result, next) = drawing(&key, || (f(), fresh(&[])));
-    // Each draw splits the key, so that what is drawn next is made of another one.
+    // Each draw splits the key, so that the next draw takes another one.
     let far = |drawn: &Array| depth(slice::from_ref(drawn), slice::from_ref(&key));
     Ok((result, far(&next?)? != far(&untouched)?))
 }

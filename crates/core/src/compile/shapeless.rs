@@ -50,7 +50,7 @@ impl Recorded {
         Ok(false)
     }
 
-    /// Whether the compiled graph made, of the same inputs, arrays of the avals that the function makes.
+    /// Whether these outputs of the compiled graph have the avals of the function's own, of the same inputs.
     pub(super) fn makes(&self, outputs: &[Array]) -> bool {
         outputs.iter().map(Aval::from).eq(self.outputs.iter().map(Aval::from))
     }

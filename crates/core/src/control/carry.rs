@@ -20,7 +20,7 @@ impl Carry {
         Ok(Self { now, first })
     }
 
-    /// Goes on with what a step made; the arrays in it.
+    /// Takes the carry that a step returned, and gives its arrays.
     pub(super) fn advance(&mut self, result: Values) -> Result<Vec<Array>> {
         let (arrays, structure) = Structure::from_values(&result.def, result.values.clone())?;
         if let Some(change) = self.first.change(&structure) {

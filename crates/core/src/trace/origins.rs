@@ -7,7 +7,7 @@ use tacit_bridge::{Slot, Tape};
 use super::slots::Slots;
 use crate::{Argument, Error, Value, short_name};
 
-/// The error with the arguments that the denied operands of a node are made of, by their slots.
+/// The error with the arguments that the denied operands of a node come of, by their slots.
 pub(super) fn told(mut error: Error, tape: &Tape, slots: &Slots, node: usize) -> Error {
     let Error::MaterializationDenied { ty, arguments, .. } = &mut error else { return error };
     let value = |slot: &Slot| slots.get(*slot).map(|layers| &layers.outermost);

@@ -94,7 +94,7 @@ where
         let resident = Resident::new(CalledAgain { function, keyed, drew: Cell::new(false) });
         let node = resident.get()?;
         let (inside, holds) = (in_transform(), Arc::new(AtomicBool::new(false)));
-        // What the function captured may have been made of an argument: it is told from what the function makes of it.
+        // What the function captured may depend on an argument: nodes of their own tell that from what it computes of the argument.
         let leaves = &if inside { apart(leaves)? } else { leaves.to_vec() };
         let found_tracer = Arc::clone(&holds);
         let body = move |arrays: &[Array]| -> Result<Vec<Array>, BoxError> {

@@ -51,7 +51,7 @@ impl<F> NodeFunction<F> {
         self.structure.borrow().clone().ok_or_else(never_called)
     }
 
-    /// What the bridge made of the function, as a tree of values.
+    /// The results that the bridge gives for the function, as a tree of values.
     pub(super) fn results<T: Tree>(&self, results: Vec<Array>) -> Result<T> {
         let leaves = results.into_iter().map(Value::from).collect();
         tree::unflatten(&self.structure()?, leaves)

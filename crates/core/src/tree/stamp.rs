@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 pub struct Stamp {
     /// No other stamp of this process has or will have it.
     pub(crate) number: u64,
-    /// What others made of the tree, each as long as its owner lives: it holds the tree's arrays, and goes with the stamp.
+    /// What others know of the tree, each as long as its owner lives: it holds the tree's arrays, and goes with the stamp.
     kept: Mutex<Vec<Kept>>,
 }
 

@@ -11,7 +11,7 @@ type Extent = (usize, usize);
 pub(crate) struct Unchanged {
     /// Whether the state has the form that it had: nodes and static fields, whatever the leaves are.
     pub(crate) keeps_form: bool,
-    /// Whether the state takes what the call made of it, whatever it counts by then.
+    /// Whether the state takes its new value, whatever it counts by then.
     pub(crate) is_taken: bool,
     /// For each entry of what a call makes, the extent of the subtree that it begins, if that is what the state had there.
     /// A call does not walk it: the entries of a model are a thousand.

@@ -88,7 +88,7 @@ impl Node<'_> {
         if let Rows::Passed = rows {
             return Ok(true);
         }
-        // A result without rows was made of all of them.
+        // A result without rows depends on all of them.
         let Some(&[Some(place), ..]) = self.to.iter().all(Option::is_some).then_some(&self.to[..]) else {
             return Ok(false);
         };

@@ -9,7 +9,7 @@ use super::groups::Groups;
 use super::lay::{Elements, Lay};
 use super::stage::Read;
 
-/// The bytes that are copied rather than made a node of: what takes about as long.
+/// The most bytes that a plan copies to spare a node, which takes about as long.
 const COPIED: usize = 1 << 12;
 
 /// The values that are needed beside the plans, and what takes them.
