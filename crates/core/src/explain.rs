@@ -85,8 +85,8 @@ impl fmt::Display for Explanation {
         let shown = |at: usize| !folded.contains(&at);
         let lines: Vec<(String, String)> =
             self.equations.iter().map(|equation| (equation.result_text(), equation.call())).collect();
-        let widest = |of: fn(&(String, String)) -> usize| {
-            lines.iter().enumerate().filter(|(at, _)| shown(*at)).map(|(_, line)| of(line)).max().unwrap_or(0)
+        let widest = |width: fn(&(String, String)) -> usize| {
+            lines.iter().enumerate().filter(|(at, _)| shown(*at)).map(|(_, line)| width(line)).max().unwrap_or(0)
         };
         let (left, right) = (widest(|line| line.0.len()), widest(|line| line.1.len()));
         for (at, (equation, (results, call))) in self.equations.iter().zip(&lines).enumerate() {

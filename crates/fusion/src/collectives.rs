@@ -28,14 +28,14 @@ pub(crate) fn behind(nodes: &Nodes) -> Result<Vec<Behind>> {
     let mut members: HashMap<Member, usize> = HashMap::new();
     let mut numbers: HashMap<Set, usize> = HashMap::from([(Set::new(), 0)]);
     let mut sets: Vec<Set> = vec![Set::new()];
-    let mut of = vec![0; nodes.len()];
+    let mut set_of = vec![0; nodes.len()];
     for node in 0..nodes.len() {
         let mut set = Set::new();
         for (at, slot) in nodes.operands(node).enumerate() {
             match slot {
                 Some(slot) => {
                     if let Some(maker) = nodes.maker(slot) {
-                        join(&mut set, &sets[of[maker]]);
+                        join(&mut set, &sets[set_of[maker]]);
                     }
                 }
                 // What is received does not depend on what is traced; each array that comes of it counts by itself.
@@ -53,13 +53,13 @@ pub(crate) fn behind(nodes: &Nodes) -> Result<Vec<Behind>> {
             let next = members.len();
             add(&mut set, *members.entry(Member::Node(node)).or_insert(next));
         }
-        of[node] = *numbers.entry(set).or_insert_with_key(|set| {
+        set_of[node] = *numbers.entry(set).or_insert_with_key(|set| {
             sets.push(set.clone());
             sets.len() - 1
         });
     }
     let count = |number: usize| sets[number].iter().map(|word| word.count_ones() as usize).sum();
-    Ok(of.into_iter().map(|number| (count(number), number)).collect())
+    Ok(set_of.into_iter().map(|number| (count(number), number)).collect())
 }
 
 fn join(set: &mut Set, other: &Set) {

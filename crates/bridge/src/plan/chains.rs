@@ -78,7 +78,7 @@ pub(super) fn find(drafts: &[Draft], values: &[Value], buffers: &[Buffer]) -> Ve
         values,
         maker: vec![None; buffers.len()],
         readers: vec![Vec::new(); buffers.len()],
-        of: vec![None; drafts.len()],
+        chain_of: vec![None; drafts.len()],
         chains: Vec::new(),
     };
     (0..drafts.len()).for_each(|stage| search.add(stage));
@@ -117,7 +117,7 @@ struct Search<'a> {
     maker: Vec<Option<(usize, usize)>>,
     readers: Vec<Vec<usize>>,
     /// The chain of each stage.
-    of: Vec<Option<usize>>,
+    chain_of: Vec<Option<usize>>,
     chains: Vec<Chain>,
 }
 
@@ -127,7 +127,7 @@ impl Search<'_> {
         let draft = &drafts[stage];
         if let Some(target) = draft.begins_as {
             let readers = self.readers[values[target.0].buffer].iter();
-            for chain in readers.filter_map(|&reader| self.of[reader]) {
+            for chain in readers.filter_map(|&reader| self.chain_of[reader]) {
                 self.chains[chain].is_open = false;
             }
         }
@@ -136,7 +136,7 @@ impl Search<'_> {
             let value = &values[input.0];
             self.readers[value.buffer].push(stage);
             let Some((maker, output)) = self.maker[value.buffer] else { continue };
-            let Some(chain) = self.of[maker].filter(|&chain| self.chains[chain].is_open) else { continue };
+            let Some(chain) = self.chain_of[maker].filter(|&chain| self.chains[chain].is_open) else { continue };
             if self.takes_pieces(draft, at, value, (maker, output)) {
                 joined.push(chain);
             } else {
@@ -185,7 +185,7 @@ impl Search<'_> {
             stages.append(&mut self.chains[other].stages);
         }
         for &stage in &stages {
-            self.of[stage] = Some(first);
+            self.chain_of[stage] = Some(first);
         }
         let chain = &mut self.chains[first];
         chain.stages.append(&mut stages);

@@ -7,22 +7,27 @@ use super::draft::{Buffer, Draft, Home, Value, root};
 /// Puts each stage that may write an output of the plan over an input behind the last one that reads the input, unless a stage up to
 /// there takes its results: an optimizer's update of a weight goes behind the gradient that still reads the weight.
 pub(super) fn put_behind_readers(drafts: &mut Vec<Draft>, values: &[Value], buffers: &[Buffer]) {
-    let of = |value: PlanValue| values[value.0].buffer;
+    let buffer_of = |value: PlanValue| values[value.0].buffer;
     let (mut read, mut written) = (vec![Vec::new(); buffers.len()], vec![None; buffers.len()]);
     for (stage, draft) in drafts.iter().enumerate() {
-        draft.inputs.iter().chain(&draft.begins_as).for_each(|&value| read[of(value)].push(stage));
-        draft.begins_as.iter().for_each(|&value| written[of(value)] = Some(stage));
+        draft.inputs.iter().chain(&draft.begins_as).for_each(|&value| read[buffer_of(value)].push(stage));
+        draft.begins_as.iter().for_each(|&value| written[buffer_of(value)] = Some(stage));
     }
     let mut turns: Vec<(usize, usize)> = (0..drafts.len()).map(|stage| (stage, 0)).collect();
     for (stage, draft) in drafts.iter().enumerate() {
-        let over = draft.in_place.iter().map(|&(output, input)| (of(draft.outputs[output]), of(draft.inputs[input])));
+        let over = draft
+            .in_place
+            .iter()
+            .map(|&(output, input)| (buffer_of(draft.outputs[output]), buffer_of(draft.inputs[input])));
         let over = over.filter(|&(output, input)| {
             matches!((buffers[output].home, buffers[input].home), (Home::Output(_), Home::Input(_)))
         });
         let Some(last) = over.filter_map(|(_, input)| read[input].last().copied()).max() else { continue };
-        let taken = draft.outputs.iter().any(|&output| read[of(output)].first().is_some_and(|&first| first <= last));
+        let taken =
+            draft.outputs.iter().any(|&output| read[buffer_of(output)].first().is_some_and(|&first| first <= last));
         // What is updated in place by then would have to stay for this stage.
-        let updated = |&input: &PlanValue| written[of(input)].is_some_and(|update| stage < update && update <= last);
+        let updated =
+            |&input: &PlanValue| written[buffer_of(input)].is_some_and(|update| stage < update && update <= last);
         if last > stage && !taken && !draft.inputs.iter().any(updated) {
             turns[stage] = (last, stage + 1);
         }

@@ -85,10 +85,10 @@ impl Kernel for Stage {
     }
 
     fn output_avals(&self, inputs: &[Aval]) -> Result<Vec<Aval>, BoxError> {
-        let of = |elements: usize| vec![Aval::new(&[elements as i32], Dtype::Float32)];
+        let avals = |elements: usize| vec![Aval::new(&[elements as i32], Dtype::Float32)];
         Ok(match self.computes {
-            Computes::Blocks(block) => of(inputs[0].size().div_ceil(block)),
-            _ => of(inputs[0].size()),
+            Computes::Blocks(block) => avals(inputs[0].size().div_ceil(block)),
+            _ => avals(inputs[0].size()),
         })
     }
 
@@ -173,10 +173,10 @@ fn step_of(mut plan: PlanBuilder, elements: usize, bad: Option<(usize, bool)>) -
     let x = plan.input(Aval::new(&[elements as i32], Dtype::Float32));
     let blocks = plan.input(Aval::new(&[elements.div_ceil(6) as i32], Dtype::Float32));
     let rate = plan.input(Aval::new(&[], Dtype::Float32));
-    let mut of = |computes: Computes, inputs: &[PlanValue]| plan.stage(stage(computes), inputs).expect("a stage")[0];
-    let spread = of(Computes::Spread(6), &[x, blocks]);
-    let sum = of(Computes::Sum, &[spread, x]);
-    let scaled = of(Computes::Scalar, &[sum, rate]);
+    let mut add = |computes: Computes, inputs: &[PlanValue]| plan.stage(stage(computes), inputs).expect("a stage")[0];
+    let spread = add(Computes::Spread(6), &[x, blocks]);
+    let sum = add(Computes::Sum, &[spread, x]);
+    let scaled = add(Computes::Scalar, &[sum, rate]);
     let blocks = Arc::new(Stage { computes: Computes::Blocks(6), bad });
     let blocks = plan.stage(blocks, &[sum]).expect("a stage")[0];
     plan.finish(&[scaled, blocks]).expect("a plan")
@@ -250,12 +250,12 @@ fn of_stages_that_fail_the_first_one_is_named_by_the_first_of_its_elements() {
 fn what_is_taken_whole_or_written_in_place_is_made_before() {
     let mut plan = builder(1);
     let x = plan.input(Aval::new(&[10_000], Dtype::Float32));
-    let mut of = |computes: Computes, inputs: &[PlanValue]| plan.stage(stage(computes), inputs).expect("a stage")[0];
-    let first = of(Computes::Sum, &[x, x]);
-    let second = of(Computes::Sum, &[first, x]);
-    let reversed = of(Computes::Reversed, &[second]);
-    let third = of(Computes::Sum, &[second, reversed]);
-    let fourth = of(Computes::Sum, &[third, x]);
+    let mut add = |computes: Computes, inputs: &[PlanValue]| plan.stage(stage(computes), inputs).expect("a stage")[0];
+    let first = add(Computes::Sum, &[x, x]);
+    let second = add(Computes::Sum, &[first, x]);
+    let reversed = add(Computes::Reversed, &[second]);
+    let third = add(Computes::Sum, &[second, reversed]);
+    let fourth = add(Computes::Sum, &[third, x]);
     let written = plan.update(stage(Computes::Next), x, &[]);
     let last = plan.stage(stage(Computes::Sum), &[fourth, written]).expect("a stage")[0];
     let plan = plan.finish(&[last, written]).expect("a plan");

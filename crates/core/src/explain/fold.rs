@@ -79,14 +79,14 @@ mod tests {
     use crate::explain::explanation::Variable;
 
     fn equations(kinds: &str) -> Vec<Equation> {
-        let of = |kind: char| Equation {
+        let equation = |kind: char| Equation {
             results: vec![Variable { name: "a".to_owned(), form: "f32[2]".to_owned() }],
             primitive: kind.to_string(),
             operands: Vec::new(),
             taker: Taker::Dense,
             declined: Vec::new(),
         };
-        kinds.chars().map(of).collect()
+        kinds.chars().map(equation).collect()
     }
 
     #[test]

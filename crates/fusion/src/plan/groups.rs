@@ -14,7 +14,7 @@ const FEW: usize = 2;
 /// Stages that no other node lies between. Seen as one node each, groups are still a graph without cycles.
 pub(super) struct Groups {
     /// The group of each stage.
-    of: Vec<Option<usize>>,
+    group_of: Vec<Option<usize>>,
     /// The members of each, in topological order.
     list: Vec<Vec<usize>>,
 }
@@ -28,13 +28,13 @@ impl Groups {
             by_phase.entry((phases[node], collectives[node])).or_default().push(node);
         }
         let list: Vec<Vec<usize>> = by_phase.into_values().filter(|members| members.len() >= FEW).collect();
-        let mut of = vec![None; nodes.len()];
+        let mut group_of = vec![None; nodes.len()];
         for (group, members) in list.iter().enumerate() {
             for &member in members {
-                of[member] = Some(group);
+                group_of[member] = Some(group);
             }
         }
-        Self { of, list }
+        Self { group_of, list }
     }
 
     pub(super) fn list(&self) -> &[Vec<usize>] {
@@ -42,14 +42,14 @@ impl Groups {
     }
 
     pub(super) fn group_of(&self, node: usize) -> Option<usize> {
-        self.of[node]
+        self.group_of[node]
     }
 
     /// What a group takes from outside, behind what only says how it lies.
     pub(super) fn taken(&self, nodes: &Nodes, read: &[Read], group: usize) -> Vec<Slot> {
         let operands = self.list[group].iter().flat_map(|&member| nodes.operands(member).flatten());
         let sources = operands.map(|slot| laid_from(nodes, read, slot));
-        sources.filter(|&slot| nodes.maker(slot).is_none_or(|maker| self.of[maker] != Some(group))).collect()
+        sources.filter(|&slot| nodes.maker(slot).is_none_or(|maker| self.group_of[maker] != Some(group))).collect()
     }
 }
 
@@ -71,13 +71,13 @@ fn phases(nodes: &Nodes, read: &[Read]) -> Vec<usize> {
     let mut phases = vec![0_usize; nodes.len()];
     for node in 0..nodes.len() {
         let before = nodes.operands(node).flatten().filter_map(|slot| nodes.maker(slot));
-        let most = before.map(|maker| phases[maker]).max().unwrap_or(0);
+        let latest = before.map(|maker| phases[maker]).max().unwrap_or(0);
         phases[node] = match read[node] {
-            Read::Lay(_) => most,
+            Read::Lay(_) => latest,
             // Those that take no stage come before the first phase, as the inputs do.
-            Read::Other(_) if most == 0 && !takes_stage(nodes, read, node) => 0,
-            Read::Other(_) => most | 1,
-            _ => most.next_multiple_of(2),
+            Read::Other(_) if latest == 0 && !takes_stage(nodes, read, node) => 0,
+            Read::Other(_) => latest | 1,
+            _ => latest.next_multiple_of(2),
         };
     }
     phases

@@ -215,14 +215,14 @@ impl Builder {
             Computes::LogAddExp => self.log_add_exp([from[0], from[1]], node_precision),
             Computes::LogSumExp => {
                 let row = self.spread(from[0]);
-                let (_, sum, most) = self.weights(row);
+                let (_, sum, maximum) = self.weights(row);
                 let log = self.step(Op::Log, &[sum]);
-                let value = self.rounded(Op::Add, &[log, most], node_precision);
+                let value = self.rounded(Op::Add, &[log, maximum], node_precision);
                 // An infinity less itself is no number.
-                let magnitude = self.step(Op::Abs, &[most]);
+                let magnitude = self.step(Op::Abs, &[maximum]);
                 let infinity = self.constant(f32::INFINITY);
                 let infinite = self.step(Op::Equal, &[magnitude, infinity]);
-                self.step(Op::Select, &[infinite, most, value])
+                self.step(Op::Select, &[infinite, maximum, value])
             }
         };
         Ok(Some(vec![value]))
@@ -230,25 +230,25 @@ impl Builder {
 
     /// `log(e^a + e^b)`, as the greater one and what the other adds to it.
     fn log_add_exp(&mut self, [a, b]: [Number; 2], precision: Precision) -> Number {
-        let (most, least) = (self.step(Op::Maximum, &[a, b]), self.step(Op::Minimum, &[a, b]));
-        let less = self.step(Op::Subtract, &[least, most]);
-        let weight = self.step(Op::Exp, &[less]);
+        let (maximum, minimum) = (self.step(Op::Maximum, &[a, b]), self.step(Op::Minimum, &[a, b]));
+        let shifted = self.step(Op::Subtract, &[minimum, maximum]);
+        let weight = self.step(Op::Exp, &[shifted]);
         let added = self.step(Op::Log1p, &[weight]);
-        let value = self.rounded(Op::Add, &[most, added], precision);
+        let value = self.rounded(Op::Add, &[maximum, added], precision);
         // An infinity less itself is no number.
         let (infinity, none) = (self.constant(f32::INFINITY), self.constant(f32::NEG_INFINITY));
-        let (above, below) = (self.step(Op::Equal, &[most, infinity]), self.step(Op::Equal, &[least, none]));
+        let (above, below) = (self.step(Op::Equal, &[maximum, infinity]), self.step(Op::Equal, &[minimum, none]));
         let infinite = self.step(Op::Or, &[above, below]);
-        self.step(Op::Select, &[infinite, most, value])
+        self.step(Op::Select, &[infinite, maximum, value])
     }
 
     /// `e^(x - m)` with the greatest `m` of each row, their sum, and `m`.
     fn weights(&mut self, row: Number) -> (Number, Number, Number) {
-        let most = self.step(Op::Max, &[row]);
-        let less = self.step(Op::Subtract, &[row, most]);
-        let weights = self.step(Op::Exp, &[less]);
+        let maximum = self.step(Op::Max, &[row]);
+        let shifted = self.step(Op::Subtract, &[row, maximum]);
+        let weights = self.step(Op::Exp, &[shifted]);
         let sum = self.step(Op::Sum, &[weights]);
-        (weights, sum, most)
+        (weights, sum, maximum)
     }
 
     /// Small whole powers as products.

@@ -18,7 +18,7 @@ const LONGEST: usize = 1 << 10;
 /// Groups of nodes over one domain each. Seen as one node each they are still a graph without cycles.
 pub(super) struct Groups {
     /// The group of each node.
-    of: Vec<Option<usize>>,
+    group_of: Vec<Option<usize>>,
     list: Vec<Group>,
     /// Members of a group are of one level.
     levels: Vec<Level>,
@@ -41,7 +41,7 @@ impl Groups {
     /// Puts each node that was read into a group with what it takes and with what takes the same, where that can be.
     pub(super) fn form(nodes: &Nodes, read: &[Option<Node>], behind: &[Behind]) -> Self {
         let mut groups = Self {
-            of: vec![None; nodes.len()],
+            group_of: vec![None; nodes.len()],
             list: Vec::new(),
             levels: levels(nodes, read).into_iter().zip(behind.iter().copied()).collect(),
             visited: vec![0; 2 * nodes.len()],
@@ -67,7 +67,7 @@ impl Groups {
     }
 
     pub(super) fn group_of(&self, node: usize) -> Option<usize> {
-        self.of[node]
+        self.group_of[node]
     }
 
     pub(super) fn members(&self, group: usize) -> &[usize] {
@@ -81,19 +81,19 @@ impl Groups {
     /// Leaves the members of a group to MLX.
     pub(super) fn dissolve(&mut self, group: usize) {
         for member in std::mem::take(&mut self.list[group].members) {
-            self.of[member] = None;
+            self.group_of[member] = None;
         }
     }
 
     /// A number for what is one node: a group, or a node that is in none.
     fn unit(&self, node: usize) -> usize {
-        self.of[node].map_or(node, |group| self.of.len() + group)
+        self.group_of[node].map_or(node, |group| self.group_of.len() + group)
     }
 
     fn add(&mut self, nodes: &Nodes, read: &[Option<Node>], index: usize, node: &Node) {
         let mut before = Vec::new();
         for maker in bases(nodes, node) {
-            if let Some(group) = self.of[maker]
+            if let Some(group) = self.group_of[maker]
                 && self.list[group].level == self.levels[index]
                 && !before.contains(&group)
             {
@@ -106,14 +106,14 @@ impl Groups {
         });
         let Some((group, domain)) = joined else {
             if let Some(domain) = alone(node) {
-                self.of[index] = Some(self.list.len());
+                self.group_of[index] = Some(self.list.len());
                 self.list.push(Group { members: vec![index], domain, level: self.levels[index] });
             }
             return;
         };
         self.list[group].domain = domain;
         self.list[group].members.push(index);
-        self.of[index] = Some(group);
+        self.group_of[index] = Some(group);
         for other in before.into_iter().filter(|&other| other != group) {
             self.merge(nodes, read, group, other);
         }
@@ -145,7 +145,9 @@ impl Groups {
         node.operands.iter().all(|operand| {
             let Some(map) = operand.view.map(role, domain) else { return false };
             let Base::Value(slot) = operand.base else { return true };
-            let Some(member) = nodes.maker(slot).filter(|&maker| self.of[maker] == Some(group)) else { return true };
+            let Some(member) = nodes.maker(slot).filter(|&maker| self.group_of[maker] == Some(group)) else {
+                return true;
+            };
             let Some(member_role) = read[member].as_ref().and_then(|node| domain.role(node.size())) else {
                 return false;
             };
@@ -169,7 +171,7 @@ impl Groups {
             let mut taken: Vec<_> = members
                 .flat_map(|node| &node.operands)
                 .filter(|operand| match &operand.base {
-                    Base::Value(slot) => nodes.maker(*slot).is_none_or(|maker| self.of[maker] != Some(group)),
+                    Base::Value(slot) => nodes.maker(*slot).is_none_or(|maker| self.group_of[maker] != Some(group)),
                     Base::Constant(array) => array.size() > 1,
                 })
                 .map(|operand| operand.base.key())
@@ -186,7 +188,7 @@ impl Groups {
 
     /// Puts a node that only writes values side by side to the group that makes all of them.
     fn join(&mut self, nodes: &Nodes, index: usize, node: &Node) {
-        let mut makers = bases(nodes, node).map(|maker| self.of[maker]);
+        let mut makers = bases(nodes, node).map(|maker| self.group_of[maker]);
         let Some(Some(group)) = makers.next() else { return };
         if makers.filter(|&maker| maker == Some(group)).count() + 1 != node.operands.len() {
             return;
@@ -197,7 +199,7 @@ impl Groups {
             *domain = joint;
             members.push(index);
             members.sort_unstable();
-            self.of[index] = Some(group);
+            self.group_of[index] = Some(group);
         }
     }
 
@@ -213,7 +215,7 @@ impl Groups {
         let taken = std::mem::take(&mut self.list[other].members);
         let before = (self.list[group].members.clone(), self.list[group].domain);
         for &member in &taken {
-            self.of[member] = Some(group);
+            self.group_of[member] = Some(group);
         }
         self.list[group].members.extend(&taken);
         self.list[group].members.sort_unstable();
@@ -226,7 +228,7 @@ impl Groups {
         if !fit {
             (self.list[group].members, self.list[group].domain) = before;
             for &member in &taken {
-                self.of[member] = Some(other);
+                self.group_of[member] = Some(other);
             }
             self.list[other].members = taken;
         }
@@ -235,7 +237,7 @@ impl Groups {
 
     /// Whether a node needs a group by way of a node that is not in it.
     fn needs(&mut self, nodes: &Nodes, read: &[Option<Node>], node: &Node, group: usize) -> bool {
-        let start = bases(nodes, node).filter(|&maker| self.of[maker] != Some(group)).collect();
+        let start = bases(nodes, node).filter(|&maker| self.group_of[maker] != Some(group)).collect();
         self.reaches(nodes, read, start, group)
     }
 
@@ -245,7 +247,8 @@ impl Groups {
         for &member in &self.list[from].members {
             if let Some(node) = &read[member] {
                 start.extend(
-                    bases(nodes, node).filter(|&maker| self.of[maker] != Some(to) && self.of[maker] != Some(from)),
+                    bases(nodes, node)
+                        .filter(|&maker| self.group_of[maker] != Some(to) && self.group_of[maker] != Some(from)),
                 );
             }
         }
@@ -259,14 +262,14 @@ impl Groups {
         let first = self.list[group].members.first().copied().unwrap_or_default();
         self.search += 1;
         while let Some(node) = stack.pop() {
-            if self.of[node] == Some(group) {
+            if self.group_of[node] == Some(group) {
                 return true;
             }
             let unit = self.unit(node);
             if self.levels[node] != level || std::mem::replace(&mut self.visited[unit], self.search) == self.search {
                 continue;
             }
-            match self.of[node] {
+            match self.group_of[node] {
                 None if node > first => {
                     stack.extend(nodes.operands(node).flatten().filter_map(|slot| nodes.maker(slot)));
                 }
