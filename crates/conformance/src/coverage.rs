@@ -22,8 +22,9 @@ pub fn coverage(subjects: &[Subject]) -> Report {
     let mut report = Report::new("coverage");
     let registry = Registry::global();
     let standing: Vec<&'static ArrayType> = subjects.iter().filter_map(type_of_subject).collect();
-    let is_own =
-        |ty: &OperandPattern| array_types().into_iter().all(|of| !ty.matches(Some(of)) || standing.contains(&of));
+    let is_own = |ty: &OperandPattern| {
+        array_types().into_iter().all(|array_type| !ty.matches(Some(array_type)) || standing.contains(&array_type))
+    };
     let is_of_subjects =
         |handler: &&Handler| types(&handler.signature).next().is_some() && types(&handler.signature).all(is_own);
     let mut unreached: Vec<Handler> = registry.handlers().iter().filter(is_of_subjects).copied().collect();

@@ -80,13 +80,13 @@ fn products(w: &Value, last: bool) -> Result<Vec<Call>, String> {
 }
 
 fn reductions(w: &Value, axis: i32) -> Vec<Call> {
-    let of = |name: &str, run: fn(&Array, i32) -> Result<Array, mlx_rs::error::Exception>| {
+    let call = |name: &str, run: fn(&Array, i32) -> Result<Array, mlx_rs::error::Exception>| {
         Call::new(name, vec![w.clone()], move |arrays| run(&arrays[0], axis))
     };
     vec![
-        of("sum", |w, _| w.sum(None)),
-        of("sum along the axis", |w, axis| w.sum_axis(axis, None)),
-        of("mean along the axis", |w, axis| w.mean_axis(axis, None)),
+        call("sum", |w, _| w.sum(None)),
+        call("sum along the axis", |w, axis| w.sum_axis(axis, None)),
+        call("mean along the axis", |w, axis| w.mean_axis(axis, None)),
     ]
 }
 

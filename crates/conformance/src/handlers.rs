@@ -53,7 +53,7 @@ pub fn handlers(subject: &Subject) -> Report {
 
 /// The primitives for which a type has handlers.
 pub(crate) struct Primitives {
-    some: Vec<PrimitivePattern>,
+    patterns: Vec<PrimitivePattern>,
     pub(crate) any: bool,
 }
 
@@ -64,7 +64,7 @@ impl Primitives {
         let taking =
             || registry.handlers().iter().filter(|handler| ty.is_some_and(|ty| names(handler.signature.operands, ty)));
         Self {
-            some: taking()
+            patterns: taking()
                 .map(|handler| handler.signature.primitive)
                 .filter(|pattern| *pattern != PrimitivePattern::Any)
                 .collect(),
@@ -74,7 +74,7 @@ impl Primitives {
 
     /// Whether a handler names the primitive or its class.
     pub(crate) fn name(&self, primitive: &str) -> bool {
-        self.some.iter().any(|pattern| pattern.matches(primitive))
+        self.patterns.iter().any(|pattern| pattern.matches(primitive))
     }
 }
 

@@ -207,10 +207,10 @@ impl Oracle {
         intercepted: &OnLeaves,
         argnums: &[i32],
     ) -> Result<(Vec<Array>, Policy), String> {
-        let of = |argnums: &[i32]| gradient(intercepted.clone(), argnums.to_vec())(&structure.leaves);
+        let gradients_for = |argnums: &[i32]| gradient(intercepted.clone(), argnums.to_vec())(&structure.leaves);
         let denied = {
             let _guard = self.policy.scope();
-            match of(argnums).map_err(Error::from) {
+            match gradients_for(argnums).map_err(Error::from) {
                 Ok(gradients) => return Ok((gradients, self.policy)),
                 Err(error) => error,
             }
@@ -221,9 +221,9 @@ impl Oracle {
         }
         let operands = structure.float_operands();
         if !operands.is_empty() {
-            under(self.policy, side, || of(&operands))?;
+            under(self.policy, side, || gradients_for(&operands))?;
         }
-        Ok((under(Policy::Allow, side, || of(argnums))?, Policy::Allow))
+        Ok((under(Policy::Allow, side, || gradients_for(argnums))?, Policy::Allow))
     }
 
     pub(crate) fn all(&self, what: &str, found: &[Array], expected: &[Array]) -> Result<f64, String> {

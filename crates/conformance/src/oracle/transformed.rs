@@ -89,8 +89,8 @@ impl Oracle {
         let plain = plain().map_err(|error| error.to_string())?;
         let expected = under(Policy::Allow, "dense vmap", || map(&plain))?;
         let stacked = under(Policy::Allow, "dense", || {
-            let of = |values: &Vec<Value>| f(values.iter().map(densified).collect::<Result<_>>()?);
-            let [first, second] = [of(&plain[0])?, of(&plain[1])?];
+            let results_of = |values: &Vec<Value>| f(values.iter().map(densified).collect::<Result<_>>()?);
+            let [first, second] = [results_of(&plain[0])?, results_of(&plain[1])?];
             first
                 .iter()
                 .zip(&second)
@@ -105,10 +105,10 @@ impl Oracle {
 
 /// The axis of each operand that is mapped; `None` where there is none at all.
 fn mapped_axes(operands: &[Value]) -> Option<Vec<Option<i32>>> {
-    let of = |chosen: fn(Dtype) -> bool| -> Vec<Option<i32>> {
+    let axes_of = |chosen: fn(Dtype) -> bool| -> Vec<Option<i32>> {
         operands.iter().map(|operand| operand.as_dense().filter(|array| chosen(array.dtype())).map(|_| 0)).collect()
     };
-    [of(|dtype| dtype.is_float()), of(|dtype| !dtype.is_inexact() && dtype != Dtype::Bool)]
+    [axes_of(|dtype| dtype.is_float()), axes_of(|dtype| !dtype.is_inexact() && dtype != Dtype::Bool)]
         .into_iter()
         .find(|axes| axes.iter().any(Option::is_some))
 }

@@ -215,11 +215,11 @@ impl Scene<'_> {
         let roles: Vec<Role> =
             self.program.inputs.iter().map(|input| input.role).filter(|&role| role != Role::Captured).collect();
         let values = dense(&self.inputs(false, 0)?).map_err(text)?;
-        let of = |state: bool| -> Vec<Array> {
-            let chosen = values.iter().zip(&roles).filter(|(_, role)| (**role == Role::State) == state);
+        let inputs_with = |is_state: bool| -> Vec<Array> {
+            let chosen = values.iter().zip(&roles).filter(|(_, role)| (**role == Role::State) == is_state);
             chosen.map(|(array, _)| array.clone()).collect()
         };
-        let (first, arguments) = (of(true), of(false));
+        let (first, arguments) = (inputs_with(true), inputs_with(false));
         let f = self.program.function(self.program.body(held, failing.clone()), false);
         let step = move |state: &mut Vec<Array>, arguments: Vec<Array>| -> Result<Vec<Array>> {
             let (mut of_state, mut others) = (state.iter(), arguments.iter());

@@ -65,7 +65,7 @@ impl Scene<'_> {
 
     /// The inputs with dense arrays in the place of implicit ones, which err in a run that has a number.
     fn dense_inputs(&self, captured: bool, salt: u64, run: Option<u64>) -> Result<Vec<Value>, String> {
-        let of = |value: &Value| -> Result<Value, String> {
+        let densified = |value: &Value| -> Result<Value, String> {
             if !value.is_implicit() {
                 return Ok(value.clone());
             }
@@ -75,7 +75,7 @@ impl Scene<'_> {
                 None => array.into(),
             })
         };
-        self.inputs(captured, salt)?.iter().map(of).collect()
+        self.inputs(captured, salt)?.iter().map(densified).collect()
     }
 
     /// What the program gives on dense arrays where these and all ops err.

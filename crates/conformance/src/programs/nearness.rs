@@ -73,8 +73,13 @@ impl Expected<'_> {
 
 /// The same shapes and dtypes.
 pub(super) fn avals(found: &[Array], expected: &[Array]) -> Result<(), String> {
-    let of = |arrays: &[Array]| arrays.iter().map(|array| Aval::from(array).to_string()).collect::<Vec<_>>().join(", ");
-    if of(found) == of(expected) { Ok(()) } else { Err(format!("{} and not {}", of(found), of(expected))) }
+    let listed =
+        |arrays: &[Array]| arrays.iter().map(|array| Aval::from(array).to_string()).collect::<Vec<_>>().join(", ");
+    if listed(found) == listed(expected) {
+        Ok(())
+    } else {
+        Err(format!("{} and not {}", listed(found), listed(expected)))
+    }
 }
 
 /// The same bits, but for the payloads of NaN.
