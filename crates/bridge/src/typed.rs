@@ -139,11 +139,11 @@ fn exactly<'a, const N: usize>(primitive: &'static str, params: &'a [Param]) -> 
 /// # Errors
 ///
 /// The primitive has no such parameter, or it is none of 32-bit integers.
-pub fn integers(of: &Description, params: &[Param], name: &'static str) -> Result<Vec<i32>, ParamError> {
-    let place = of.fields.iter().position(|field| field.name == name);
+pub fn integers(description: &Description, params: &[Param], name: &'static str) -> Result<Vec<i32>, ParamError> {
+    let place = description.fields.iter().position(|field| field.name == name);
     match place.and_then(|place| params.get(place)).unwrap_or(&Param::None) {
-        one @ Param::Int(_) => field(of.name, name, one).map(|one| vec![one]),
-        several => field(of.name, name, several),
+        one @ Param::Int(_) => field(description.name, name, one).map(|one| vec![one]),
+        several => field(description.name, name, several),
     }
 }
 

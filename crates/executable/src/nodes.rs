@@ -8,7 +8,7 @@ use tacit_core::{Aval, Error, Result, kernel, tree};
 ///
 /// What depends on no argument, such as a range of positions, is evaluated with the first node that takes it.
 pub(crate) struct Nodes {
-    of: String,
+    executable: String,
     nodes: Vec<Node>,
 }
 
@@ -19,8 +19,8 @@ struct Node {
 }
 
 impl Nodes {
-    /// The nodes between `arguments` and `outputs` in a run of the executable named `of`.
-    pub(crate) fn between(of: &str, mut arguments: Vec<Array>, outputs: &[Array]) -> Result<Self> {
+    /// The nodes between `arguments` and `outputs` in a run of the executable named `executable`.
+    pub(crate) fn between(executable: &str, mut arguments: Vec<Array>, outputs: &[Array]) -> Result<Self> {
         // A function that looked at values left arrays that no argument leads to.
         arguments.extend(constants(outputs, &arguments)?);
         let tape = Tape::walk(outputs, &arguments, &[])?;
@@ -30,7 +30,7 @@ impl Nodes {
             let (operands, results) = (operands.collect::<Result<_>>()?, results.collect::<Result<_>>()?);
             Ok(Node { primitive: tape.primitive(node)?, operands, results })
         };
-        Ok(Self { of: of.to_owned(), nodes: (0..tape.len()).map(node).collect::<Result<_>>()? })
+        Ok(Self { executable: executable.to_owned(), nodes: (0..tape.len()).map(node).collect::<Result<_>>()? })
     }
 
     /// Evaluates each node before the next.
@@ -44,7 +44,7 @@ impl Nodes {
             let evaluated = tree::eval(results);
             evaluated.and_then(|()| results.iter().try_for_each(kernel::check_intact)).map_err(|error| {
                 let operands = operands.iter().map(Aval::to_string).collect::<Vec<_>>().join(" ");
-                let node = format!("{} of {count} of {}, {primitive} {operands}", position + 1, self.of);
+                let node = format!("{} of {count} of {}, {primitive} {operands}", position + 1, self.executable);
                 Error::Node { node, error: Box::new(error) }
             })?;
         }
