@@ -90,7 +90,7 @@ pub fn implicit_with_state<S: Tree, A: Arguments, O: Tree, E: Into<Error>>(
         Err(error) => return Err(Lent::new(state, before).failed(named(error))),
     };
     let structure = structure.ok_or_else(never_called)?;
-    let mut reader = Reader::new(&structure, results)?.structure(None);
+    let mut reader = Reader::new(&structure, results)?.made(None);
     reader.enter(CALL)?;
     let results = O::With::<Value>::unflatten(&mut reader)?;
     let lent = Lent::new(state, before);
