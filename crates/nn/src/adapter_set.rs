@@ -42,29 +42,29 @@ impl<M: ModuleParameters> Model<M> {
         let Some(first) = sets.first() else {
             return Err(Error::invalid("there is no set of adapters", "give at least one"));
         };
-        let mut made = Parameters::new();
+        let mut stacked = Parameters::new();
         for path in first.keys() {
-            let own = self.get(path)?;
-            let base = without_adapter(&own)?.unwrap_or(own);
+            let value = self.get(path)?;
+            let base = without_adapter(&value)?.unwrap_or(value);
             let loras = sets.iter().map(|set| on_base(set.get(path), &base)).collect::<Result<Vec<Lora>>>();
             let none = Array::from_slice(&[sets.len() as u32], &[]);
             let set = loras.and_then(|loras| LoraSet::new(&loras, none)).map_err(|error| error.of_parameter(path))?;
-            made.insert(path.clone(), set.into());
+            stacked.insert(path.clone(), set.into());
         }
-        if let Some(other) = sets.iter().flat_map(Parameters::keys).find(|path| !made.contains_key(*path)) {
+        if let Some(other) = sets.iter().flat_map(Parameters::keys).find(|path| !stacked.contains_key(*path)) {
             return Err(Error::invalid(
                 format!("the first set of adapters has none for {other}, and another one has"),
                 "give sets of the same weights",
             ));
         }
-        let is_given = |own: &str| self.paths(own).iter().any(|path| made.contains_key(*path));
+        let is_given = |own: &str| self.paths(own).iter().any(|path| stacked.contains_key(*path));
         if let Some((path, _)) = self.values()?.into_iter().find(|(path, value)| has_set(value) && !is_given(path)) {
             return Err(Error::invalid(
                 format!("the model has sets of adapters for {path}, and these have none"),
                 "take out those that are there by `Model::without_adapters`",
             ));
         }
-        self.assign(made, Missing::Keep)
+        self.assign(stacked, Missing::Keep)
     }
 
     /// Chooses the set of adapters: `u32[]` for all rows, or `u32[n]` for each of `n` equal parts of the rows of a batch.
@@ -77,7 +77,7 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// The model has no sets of adapters, or the index is neither `u32[]` nor `u32[n]`.
     pub fn choose_adapters(&mut self, index: &Array) -> Result<()> {
-        let made = self.made(|path, value| {
+        let parameters = self.mapped_parameters(|path, value| {
             // Others are not opened: what is split over ranks would be gathered for it.
             if !has_set(&value) {
                 return Ok(None);
@@ -88,13 +88,13 @@ impl<M: ModuleParameters> Model<M> {
             });
             chosen.map_err(|error| error.of_parameter(path))
         })?;
-        if made.is_empty() {
+        if parameters.is_empty() {
             return Err(Error::invalid(
                 "the model has no sets of adapters to choose from",
                 "put some on it by `Model::adapter_sets`",
             ));
         }
-        self.put_all(made)
+        self.put_all(parameters)
     }
 }
 

@@ -187,8 +187,8 @@ impl Advisor {
         if stays || no_matrix(path, &of.aval).is_some() {
             return Ok(of);
         }
-        let given = self.inputs.get(path).map(|inputs| mean_squares(path, inputs, &of.aval)).transpose()?;
-        let squares = given.or_else(|| self.squares.get(path).cloned());
+        let from_inputs = self.inputs.get(path).map(|inputs| mean_squares(path, inputs, &of.aval)).transpose()?;
+        let squares = from_inputs.or_else(|| self.squares.get(path).cloned());
         let pieces = RowPieces::new(value)?;
         let wide = |rows: Range<i32>| -> Result<Array> { Ok(pieces.get(rows)?.as_dtype(Dtype::Float32)?) };
         of.energy = energy(&pieces, squares.as_ref(), wide)?;
@@ -206,12 +206,12 @@ impl Advisor {
             if format.misfit(&of.aval)?.is_some() {
                 continue;
             }
-            let made = quantize_in_pieces(format, value).map_err(|error| error.of_parameter(path))?;
-            let bytes = made.nbytes() as u64;
-            let made = RowPieces::new(&made)?;
+            let quantized = quantize_in_pieces(format, value).map_err(|error| error.of_parameter(path))?;
+            let bytes = quantized.nbytes() as u64;
+            let quantized = RowPieces::new(&quantized)?;
             let lost = |rows: Range<i32>| -> Result<Array> {
-                let made = made.get(rows.clone())?.as_dtype(Dtype::Float32)?;
-                Ok(made.subtract(wide(rows)?)?)
+                let decoded = quantized.get(rows.clone())?.as_dtype(Dtype::Float32)?;
+                Ok(decoded.subtract(wide(rows)?)?)
             };
             let cost = energy(&pieces, squares.as_ref(), lost)?;
             of.formats.push(Some(format.to_string()));
@@ -239,8 +239,8 @@ fn mean_squares(path: &str, inputs: &Value, aval: &Aval) -> Result<Array> {
 fn energy(pieces: &RowPieces, squares: Option<&Array>, part: impl Fn(Range<i32>) -> Result<Array>) -> Result<f64> {
     let mut energy = 0.0;
     for rows in pieces.ranges() {
-        let own = part(rows.clone())?.square()?;
-        let weighted = squares.map_or(Ok(own.clone()), |squares| own.multiply(squares))?;
+        let squared = part(rows.clone())?.square()?;
+        let weighted = squares.map_or(Ok(squared.clone()), |squares| squared.multiply(squares))?;
         // Of each row first, so that no sum of millions is taken in `f32`.
         let sums = weighted.sum_axis(-1, None)?.reshape(&[-1])?;
         transforms::eval([&sums])?;

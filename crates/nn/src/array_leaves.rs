@@ -52,12 +52,12 @@ impl ArrayLeaves {
 
     /// Takes other leaves where they make an array of the same form and aval, as those of a step do; tells whether it did.
     pub(crate) fn refill(&mut self, form: &Form, leaves: &[Array]) -> bool {
-        let same = |(own, other): (&ArrayLeaf, &Array)| {
-            own.array.dtype() == other.dtype() && own.array.shape() == other.shape()
+        let same = |(leaf, other): (&ArrayLeaf, &Array)| {
+            leaf.array.dtype() == other.dtype() && leaf.array.shape() == other.shape()
         };
         let fits = self.leaves.len() == leaves.len() && self.leaves.iter().zip(leaves).all(same) && self.form == *form;
         if fits {
-            self.leaves.iter_mut().zip(leaves).for_each(|(own, other)| own.array = other.clone());
+            self.leaves.iter_mut().zip(leaves).for_each(|(leaf, other)| leaf.array = other.clone());
         }
         fits
     }

@@ -63,12 +63,12 @@ impl DecoderRules {
     where
         I: IntoIterator<Item = String>,
     {
-        let found = rules.by_names(parameters, &others)?;
+        let resolved = rules.by_names(parameters, &others)?;
         let avals = parameters.iter().map(|(path, value)| Ok((vec![path.as_str()], value.aval()?)));
-        let mut unused = found.unused(avals.collect::<Result<Vec<_>>>()?.iter());
+        let mut unused = resolved.unused(avals.collect::<Result<Vec<_>>>()?.iter());
         let agrees = |rule: &str, path: &str| {
             let aval = parameters.get(path).and_then(|value| value.aval().ok());
-            aval.is_some_and(|aval| rules.format(rule, &aval) == found.format(path, &aval))
+            aval.is_some_and(|aval| rules.format(rule, &aval) == resolved.format(path, &aval))
         };
         unused.retain(|rule| !others(rule).into_iter().any(|path| agrees(rule, &path)));
         let naming = if unused.is_empty() { HashSet::new() } else { rules.naming(parameters, &others)? };
@@ -81,7 +81,7 @@ impl DecoderRules {
         if let Some(note) = &note {
             tracing::info!(target: "tacit", "{note}");
         }
-        Ok(Self { rules: found, note })
+        Ok(Self { rules: resolved, note })
     }
 }
 
@@ -130,12 +130,12 @@ impl Rules {
             if !ends(path, &EMBEDDINGS) && !ends(path, &HEADS) {
                 continue;
             }
-            let (aval, held) = (value.aval()?, bits_held(value)?);
+            let (aval, stored) = (value.aval()?, bits_held(value)?);
             let is_coarse = || bits(&format, &aval).is_some_and(|bits| bits < BITS);
-            if aval.shape.len() < 2 || held < BITS || !is_coarse() {
+            if aval.shape.len() < 2 || stored < BITS || !is_coarse() {
                 continue;
             }
-            if held < FLOAT {
+            if stored < FLOAT {
                 rules = rules.skip(Pattern::exact(path.as_str()))?;
                 finer.push(format!("{path} stays {value}"));
                 continue;
@@ -183,15 +183,15 @@ mod tests {
 
     /// The formats that parameters get which are in these ones now.
     fn chosen_of(format: &str, parameters: &[(&str, [i32; 2], &str)]) -> (Vec<String>, Option<String>) {
-        let value = |shape: &[i32], own: &str| -> Value {
+        let value = |shape: &[i32], stored: &str| -> Value {
             let zeros = ops::zeros::<f32>(shape).expect("zeros");
-            match own {
+            match stored {
                 "dense" => zeros.into(),
-                own => own.parse::<AnyFormat>().and_then(|own| own.quantize(&zeros)).expect("fits"),
+                stored => stored.parse::<AnyFormat>().and_then(|stored| stored.quantize(&zeros)).expect("fits"),
             }
         };
         let given: Parameters =
-            parameters.iter().map(|(path, shape, own)| ((*path).to_owned(), value(shape, own))).collect();
+            parameters.iter().map(|(path, shape, stored)| ((*path).to_owned(), value(shape, stored))).collect();
         let DecoderRules { rules, note } = Rules::for_decoder(format, &given).expect("a format");
         let format = |(path, ..): &(&str, [i32; 2], &str)| {
             let aval = given[*path].aval().expect("an aval");

@@ -91,7 +91,7 @@ impl<M: ModuleParameters> Model<M> {
     #[expect(clippy::needless_pass_by_value, reason = "it is written in the call")]
     pub fn lora(mut self, pattern: impl TryInto<Pattern, Error: Into<Error>>, config: LoraConfig) -> Result<Self> {
         let pattern = pattern.try_into().map_err(Into::into)?;
-        let mut made = Parameters::new();
+        let mut adapters = Parameters::new();
         for (path, value) in self.values()? {
             let aval = value.aval()?;
             if !pattern.names(&self.paths(&path), &aval) {
@@ -102,12 +102,12 @@ impl<M: ModuleParameters> Model<M> {
                 continue;
             }
             let adapted = adapted(&path, value, &config).map_err(|error| error.of_parameter(&path))?;
-            made.insert(path, adapted);
+            adapters.insert(path, adapted);
         }
-        if made.is_empty() {
+        if adapters.is_empty() {
             return Err(Error::invalid(format!("{pattern} names no matrix of the model"), listed(self.avals().keys())));
         }
-        self.assign(made, crate::Missing::Keep)?;
+        self.assign(adapters, crate::Missing::Keep)?;
         Ok(self)
     }
 
@@ -122,11 +122,11 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// It is no key, or an adapter with dropout was split over ranks with its base: each would drop features of its own part.
     pub fn drop_features(&mut self, key: Option<&Array>) -> Result<()> {
-        let made = self.made(|path, value| {
+        let parameters = self.mapped_parameters(|path, value| {
             dropping(path, &value, key, Around::default()).map_err(|error| error.of_parameter(path))
         })?;
         // The adapters are the same, and so is what the report says of them.
-        self.put_all(made)
+        self.put_all(parameters)
     }
 
     /// The parameters that are adapters, by path. A weight that was split over ranks with its adapter holds one inside, and does
@@ -136,7 +136,7 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// An implicit array refuses its own children.
     pub fn adapters(&self) -> Result<Parameters> {
-        self.made(|_, value| Ok(value.family::<dyn Adapter>().is_some().then_some(value)))
+        self.mapped_parameters(|_, value| Ok(value.family::<dyn Adapter>().is_some().then_some(value)))
     }
 }
 
@@ -152,7 +152,7 @@ fn adapted(path: &str, base: Value, config: &LoraConfig) -> Result<Value> {
         let message = format!("the rank of the adapter is {}", config.rank);
         return Err(Error::invalid(message, "give at least 1 and fewer than 2^31; 16 is the usual choice"));
     };
-    let seen = match config.method {
+    let columns = match config.method {
         Method::Lora | Method::Dora => inputs,
         // What has no groups is refused by the array.
         Method::QaLora => {
@@ -161,7 +161,7 @@ fn adapted(path: &str, base: Value, config: &LoraConfig) -> Result<Value> {
     };
     let bound = 1.0 / (inputs.max(1) as f32).sqrt();
     let key = random::key(seed_of(config.seed, path))?;
-    let a = random::uniform::<_, f32>(-bound, bound, &[rank, seen], Some(&key))?;
+    let a = random::uniform::<_, f32>(-bound, bound, &[rank, columns], Some(&key))?;
     let b = ops::zeros::<f32>(&[outputs, rank])?;
     let sum: Value = match config.method {
         Method::Lora => Lora::new(base, a, b, config.alpha)?.into(),
@@ -201,7 +201,7 @@ struct Around<'a> {
 /// The value in which adapters with dropout have their parts of a key; nothing where it stays as it is.
 fn dropping(path: &str, value: &Value, key: Option<&Array>, around: Around<'_>) -> Result<Option<Value>> {
     let adapter = value.family::<dyn Adapter>().filter(|_| !around.adapter);
-    let mut own: Option<Value> = None;
+    let mut rekeyed: Option<Value> = None;
     if let Some(adapter) = adapter.filter(|adapter| adapter.dropout() > 0.0 && (key.is_some() || has_chosen(value))) {
         if let Some(split) = around.split {
             return Err(Error::invalid(
@@ -211,16 +211,16 @@ fn dropping(path: &str, value: &Value, key: Option<&Array>, around: Around<'_>) 
         }
         // Each adapter has its own part of the key, whichever others there are.
         let key = key.map(|key| Ok::<_, Error>(key.add(random::key(seed_of(0, path))?)?)).transpose()?;
-        own = Some(adapter.with_key(key)?.into());
+        rekeyed = Some(adapter.with_key(key)?.into());
     }
-    let Value::Implicit(array) = own.as_ref().unwrap_or(value) else { return Ok(None) };
+    let Value::Implicit(array) = rekeyed.as_ref().unwrap_or(value) else { return Ok(None) };
     let split = around.split.or_else(|| array.family::<dyn Distributed>().map(|_| value));
     let is_adapter = adapter.is_some() || around.adapter;
-    let made = with_others(&**array, |name, child| {
+    let rebuilt = with_others(&**array, |name, child| {
         let around = Around { split, adapter: is_adapter && name.field != BASE };
         dropping(&format!("{path}.{name}"), child, key, around)
     })?;
-    Ok(made.or(own))
+    Ok(rebuilt.or(rekeyed))
 }
 
 /// A seed for each path: the 64-bit hash of Fowler, Noll and Vo, from the seed on.

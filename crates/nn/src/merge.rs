@@ -31,7 +31,7 @@ pub struct MergeRow {
     pub loss: MergeLoss,
     /// The bytes of adapter and base.
     pub before: usize,
-    /// The bytes of what was made.
+    /// The bytes of the merged array.
     pub after: usize,
 }
 
@@ -120,18 +120,18 @@ impl<M: ModuleParameters> Model<M> {
     }
 
     fn merge_by(&mut self, merge: impl Fn(&dyn Adapter) -> Result<Merged>) -> Result<MergeReport> {
-        let (mut rows, mut made, mut adapters) = (BTreeMap::new(), Parameters::new(), Parameters::new());
+        let (mut rows, mut parameters, mut adapters) = (BTreeMap::new(), Parameters::new(), Parameters::new());
         for (path, value) in self.values()? {
             let mut loss: Option<MergeLoss> = None;
             let merged = mapped(&value, &mut |value| {
                 let Some(adapter) = value.family::<dyn Adapter>() else { return Ok(None) };
                 let merged = merge(adapter)?;
                 // Of several adapters in one parameter each number is the greatest, which need not be of one of them.
-                let own = merged.loss;
-                loss = Some(loss.map_or(own, |other| MergeLoss {
-                    relative: worse(other.relative, own.relative),
-                    change: worse(other.change, own.change),
-                    of_change: worse(other.of_change, own.of_change),
+                let next = merged.loss;
+                loss = Some(loss.map_or(next, |other| MergeLoss {
+                    relative: worse(other.relative, next.relative),
+                    change: worse(other.change, next.change),
+                    of_change: worse(other.of_change, next.of_change),
                 }));
                 Ok(Some(merged.value))
             });
@@ -139,7 +139,7 @@ impl<M: ModuleParameters> Model<M> {
             let (Some(merged), Some(loss)) = (merged, loss) else { continue };
             let row = MergeRow { made: merged.to_string(), loss, before: value.nbytes(), after: merged.nbytes() };
             rows.insert(path.clone(), row);
-            made.insert(path.clone(), merged);
+            parameters.insert(path.clone(), merged);
             adapters.insert(path, value);
         }
         if adapters.is_empty() {
@@ -149,13 +149,13 @@ impl<M: ModuleParameters> Model<M> {
             ));
         }
         let frozen = self.frozen_adapters().clone();
-        self.assign(made, Missing::Keep)?;
+        self.assign(parameters, Missing::Keep)?;
         Ok(MergeReport { rows, adapters, frozen })
     }
 
     /// Undoes a [`merge`](Self::merge): the adapters and their bases are the same again, bit for bit, and frozen as before.
     ///
-    /// The base cannot be computed back from what was made: of floats a rounding would stay, and of codes more. So the
+    /// The base cannot be computed back from the merged array: of floats a rounding would stay, and of codes more. So the
     /// report holds the adapters and their bases, and their bytes; drop it where nothing is to be undone. One that is given by
     /// reference stays, also where this fails.
     ///

@@ -84,7 +84,7 @@ impl<M: ModuleParameters> Model<M> {
         let parts = Parts {
             module,
             places,
-            held: BTreeMap::new(),
+            implicit: BTreeMap::new(),
             ties: Ties::default(),
             trained: ParameterFilter::default(),
             frozen: BTreeSet::new(),
@@ -101,9 +101,9 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// The model has no parameter of this path.
     pub fn get(&self, path: &str) -> Result<Value> {
-        let path = self.parts.ties.own(path);
-        if let Some(held) = self.parts.held.get(path) {
-            return held.value();
+        let path = self.parts.ties.parameter_path(path);
+        if let Some(leaves) = self.parts.implicit.get(path) {
+            return leaves.value();
         }
         // Not of `values`, which puts each implicit parameter together anew: a loop over paths would do so for each of them.
         let parameters = self.parts.module.parameters().flatten();
@@ -117,7 +117,7 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// As for [`get`](Self::get).
     pub fn used(&self, path: &str) -> Result<Value> {
-        match self.parts.held.get(self.parts.ties.own(path)) {
+        match self.parts.implicit.get(self.parts.ties.parameter_path(path)) {
             Some(held) => held.used(self.parts.training),
             None => self.get(path),
         }
@@ -129,9 +129,9 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// As for [`values`](Self::values).
     pub fn used_values(&self) -> Result<Parameters> {
-        let mut values = self.values_by(|held| held.used(self.parts.training))?;
-        for (tied, own) in self.parts.ties.iter() {
-            if let Some(value) = values.get(own).cloned() {
+        let mut values = self.values_by(|leaves| leaves.used(self.parts.training))?;
+        for (tied, parameter) in self.parts.ties.iter() {
+            if let Some(value) = values.get(parameter).cloned() {
                 values.insert(tied.to_owned(), value);
             }
         }
@@ -148,19 +148,20 @@ impl<M: ModuleParameters> Model<M> {
     }
 
     fn values_by(&self, value: impl Fn(&ArrayLeaves) -> Result<Value>) -> Result<Parameters> {
-        let own = sorted(&self.parts.module).into_iter().filter(|(path, _)| !self.parts.ties.is_tied(path));
-        own.map(|(path, array)| {
-            let value = self.parts.held.get(&*path).map_or_else(|| Ok(array.into()), &value)?;
-            Ok((path.to_string(), value))
-        })
-        .collect()
+        let parameters = sorted(&self.parts.module).into_iter().filter(|(path, _)| !self.parts.ties.is_tied(path));
+        parameters
+            .map(|(path, array)| {
+                let value = self.parts.implicit.get(&*path).map_or_else(|| Ok(array.into()), &value)?;
+                Ok((path.to_string(), value))
+            })
+            .collect()
     }
 
     /// Shape and dtype of each parameter by path; a tied parameter is listed under the path that it is tied to.
     #[must_use]
     pub fn avals(&self) -> BTreeMap<String, Aval> {
-        let own = sorted(&self.parts.module).into_iter().filter(|(path, _)| !self.parts.ties.is_tied(path));
-        own.map(|(path, array)| (path.to_string(), Aval::from(array))).collect()
+        let parameters = sorted(&self.parts.module).into_iter().filter(|(path, _)| !self.parts.ties.is_tied(path));
+        parameters.map(|(path, array)| (path.to_string(), Aval::from(array))).collect()
     }
 
     /// Computes all parameters together, implicit and dense, and waits for them.
@@ -186,10 +187,10 @@ impl<M: ModuleParameters> Model<M> {
     /// The bytes of all parameters, implicit and dense.
     #[must_use]
     pub fn nbytes(&self) -> usize {
-        let implicit: usize = self.parts.held.values().map(ArrayLeaves::nbytes).sum();
-        let is_dense = |path: &str| !self.parts.held.contains_key(path) && !self.parts.ties.is_tied(path);
-        let own = sorted(&self.parts.module).into_iter().filter(|(path, _)| is_dense(path));
-        implicit + own.map(|(_, array)| array.nbytes()).sum::<usize>()
+        let implicit: usize = self.parts.implicit.values().map(ArrayLeaves::nbytes).sum();
+        let is_dense = |path: &str| !self.parts.implicit.contains_key(path) && !self.parts.ties.is_tied(path);
+        let dense = sorted(&self.parts.module).into_iter().filter(|(path, _)| is_dense(path));
+        implicit + dense.map(|(_, array)| array.nbytes()).sum::<usize>()
     }
 
     /// Runs any function of the module, intercepted.
@@ -280,8 +281,8 @@ impl<M: ModuleParameters> Model<M> {
         })?;
         drop(replacements);
         if saves {
-            let left = results.iter_mut().chain(assigned.iter_mut().map(|(_, value)| value));
-            left.for_each(|value| *value = unsaved(value));
+            let outputs = results.iter_mut().chain(assigned.iter_mut().map(|(_, value)| value));
+            outputs.for_each(|value| *value = unsaved(value));
         }
         let ended = dense_tree(def, &results).and_then(|results| {
             if !assigned.is_empty() {
@@ -306,7 +307,7 @@ impl<M: ModuleParameters> Model<M> {
 
     /// Whether a call is the module's own.
     fn is_dense(&self) -> bool {
-        self.parts.held.is_empty() && self.parts.ties.is_empty() && !self.parts.saves()
+        self.parts.implicit.is_empty() && self.parts.ties.is_empty() && !self.parts.saves()
     }
 
     /// Finds the parameters again where some came or went.
@@ -327,9 +328,9 @@ impl<M: ModuleParameters> Model<M> {
         let mut placed = Vec::with_capacity(values.len());
         let mut tied = Vec::new();
         for (path, value) in values {
-            let path = self.parts.ties.own(&path).to_owned();
+            let path = self.parts.ties.parameter_path(&path).to_owned();
             let Some(number) = self.parts.places.find(&path) else { return Err(self.no(&path)) };
-            let held = if value.is_implicit() { Some(ArrayLeaves::new(&path, &value)?) } else { None };
+            let leaves = if value.is_implicit() { Some(ArrayLeaves::new(&path, &value)?) } else { None };
             let hollow = |aval: &Aval| ops::broadcast_to(&ops::zeros_dtype(&[], aval.dtype)?, &aval.shape);
             let array = match &value {
                 Value::Dense(array) => array.clone(),
@@ -339,25 +340,25 @@ impl<M: ModuleParameters> Model<M> {
             for other in self.parts.ties.others(&path).filter_map(|other| self.parts.places.find(other)) {
                 tied.push((other, hollow(&value.aval()?)?));
             }
-            placed.push((number, path, held, array));
+            placed.push((number, path, leaves, array));
         }
-        let Parts { module, places, held: own, frozen, .. } = &mut *self.parts;
+        let Parts { module, places, implicit, frozen, .. } = &mut *self.parts;
         let slots = places.sorted(module.parameters_mut());
         let mut slots = slots.unwrap_or_else(|| unreachable!("the places are those of the module"));
         for (number, array) in tied {
             *slots[number] = array;
         }
-        for (number, path, held, array) in placed {
+        for (number, path, leaves, array) in placed {
             *slots[number] = array;
             remove_of(&mut self.halves, &path);
-            let adapts = |held: Option<&ArrayLeaves>| held.is_some_and(ArrayLeaves::is_adapter);
-            if !(adapts(held.as_ref()) && adapts(own.get(&path))) {
+            let adapts = |leaves: Option<&ArrayLeaves>| leaves.is_some_and(ArrayLeaves::is_adapter);
+            if !(adapts(leaves.as_ref()) && adapts(implicit.get(&path))) {
                 // An adapter that comes to a frozen parameter is there to be trained.
                 frozen.remove(&path);
             }
-            match held {
-                Some(held) => drop(own.insert(path, held)),
-                None => drop(own.remove(&path)),
+            match leaves {
+                Some(leaves) => drop(implicit.insert(path, leaves)),
+                None => drop(implicit.remove(&path)),
             }
         }
         Ok(())
@@ -380,17 +381,17 @@ impl<M> Parts<M> {
         M: ModuleParameters,
     {
         let saves = self.saves();
-        let Self { module, places, held, ties, saved, training, .. } = self;
+        let Self { module, places, implicit, ties, saved, training, .. } = self;
         let places = &*places;
-        let values = held.iter().filter_map(|(path, held)| {
+        let values = implicit.iter().filter_map(|(path, leaves)| {
             let number = places.find(path)?;
-            Some(held.used(*training).map(|value| (number, value)))
+            Some(leaves.used(*training).map(|value| (number, value)))
         });
         let mut values = values.collect::<Result<Vec<_>>>()?;
         if saves {
-            let own = places.sorted(module.parameters()).unwrap_or_default();
-            let dense = places.paths.iter().zip(own).enumerate().filter(|(_, (path, array))| {
-                can_save(path, &Aval::from(*array)) && !held.contains_key(*path) && !ties.is_tied(path)
+            let arrays = places.sorted(module.parameters()).unwrap_or_default();
+            let dense = places.paths.iter().zip(arrays).enumerate().filter(|(_, (path, array))| {
+                can_save(path, &Aval::from(*array)) && !implicit.contains_key(*path) && !ties.is_tied(path)
             });
             values.extend(dense.map(|(number, (_, array))| (number, array.into())));
             for (number, value) in &mut values {

@@ -112,19 +112,19 @@ impl<M: ModuleParameters + 'static> Tree for Module<M> {
 
     fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
         let (template, leaves) = entered::<Option<Self>>(reader, type_name::<M>())?;
-        let mut made = template.and_then(|hollow| hollow.as_ref()?.copied()).ok_or_else(|| {
+        let mut copy = template.and_then(|hollow| hollow.as_ref()?.copied()).ok_or_else(|| {
             Error::invalid(
                 format!("{} cannot be made of its parameters alone", type_name::<M>()),
                 "make it the state of `compile_with_state`, or assign to it with `tree::assign`",
             )
         })?;
-        made.fill(leaves)?;
-        Ok(made)
+        copy.fill(leaves)?;
+        Ok(copy)
     }
 
     fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
-        let made = reader.is_made();
-        let as_left = reader.is_given_back() || made && !reader.is_replayed();
+        let is_made = reader.is_made();
+        let as_left = reader.is_given_back() || is_made && !reader.is_replayed();
         let (template, mut leaves) = entered::<Option<Self>>(reader, type_name::<M>())?;
         let copied = || template.and_then(|hollow| hollow.as_ref()?.copied());
         // Its other fields, too, are what they were before the call, or what the function left there.
@@ -132,17 +132,17 @@ impl<M: ModuleParameters + 'static> Tree for Module<M> {
             *self = copy;
             return self.fill(leaves);
         }
-        let own: Vec<Rc<str>> = sorted(&self.module).into_iter().map(|(path, _)| path).collect();
+        let current: Vec<Rc<str>> = sorted(&self.module).into_iter().map(|(path, _)| path).collect();
         let paths: Vec<String> = leaves.iter().map(|(path, _)| (*path).to_owned()).collect();
-        let Some(moved) = Moved::find(own.iter().map(|path| &**path), &paths) else { return self.fill(leaves) };
+        let Some(moved) = Moved::find(current.iter().map(|path| &**path), &paths) else { return self.fill(leaves) };
         // A parameter that came or went, such as a bias, is in a copy that has it.
         if let Some(copy) = copied() {
             *self = copy;
             return self.fill(leaves);
         }
-        if !made {
+        if !is_made {
             // What is given back takes the place of what a trace left, as far as there is one.
-            leaves.retain(|(path, _)| own.iter().any(|own| &**own == *path));
+            leaves.retain(|(path, _)| current.iter().any(|current| &**current == *path));
             moved.clear(&mut self.module)?;
             self.fill(leaves)?;
         }

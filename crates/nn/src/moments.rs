@@ -47,11 +47,11 @@ impl<O> Moments<O> {
     /// The bytes of all arrays.
     #[must_use]
     pub fn nbytes(&self) -> usize {
-        self.held().map(ArrayLeaves::nbytes).sum()
+        self.arrays().map(ArrayLeaves::nbytes).sum()
     }
 
     /// All that is held, the random key first.
-    pub(crate) fn held(&self) -> impl Iterator<Item = &ArrayLeaves> {
+    pub(crate) fn arrays(&self) -> impl Iterator<Item = &ArrayLeaves> {
         let records = self.parameters.values();
         self.key.iter().chain(records.flat_map(|one| one.moments.values().chain(&one.draw).chain(&one.norm)))
     }
@@ -59,7 +59,7 @@ impl<O> Moments<O> {
     pub(crate) fn leaves_mut(&mut self) -> impl Iterator<Item = &mut ArrayLeaf> {
         let records = self.parameters.values_mut();
         let of_one = records.flat_map(|one| one.moments.values_mut().chain(&mut one.draw).chain(&mut one.norm));
-        self.key.iter_mut().chain(of_one).flat_map(|held| &mut held.leaves)
+        self.key.iter_mut().chain(of_one).flat_map(|moment| &mut moment.leaves)
     }
 
     /// The optimizer's own moments of a parameter, by their names.
@@ -68,8 +68,8 @@ impl<O> Moments<O> {
     }
 
     pub(crate) fn put(&mut self, path: &Rc<str>, name: &str, value: &Value) -> Result<()> {
-        let held = ArrayLeaves::new(&key_of(path, name), value)?;
-        self.record(path.clone()).moments.insert(name.to_owned(), held);
+        let leaves = ArrayLeaves::new(&key_of(path, name), value)?;
+        self.record(path.clone()).moments.insert(name.to_owned(), leaves);
         Ok(())
     }
 
@@ -94,8 +94,8 @@ impl<O> Moments<O> {
             Some(held) => held.value()?.dense()?,
             None => random::key(seed)?,
         };
-        let (kept, next) = random::split(&present, 2)?;
-        self.key = Some(ArrayLeaves::new(KEY, &kept.into())?);
+        let (stored, next) = random::split(&present, 2)?;
+        self.key = Some(ArrayLeaves::new(KEY, &stored.into())?);
         Ok(next)
     }
 
@@ -163,22 +163,22 @@ impl<O> OptimizerState for Moments<O> {
 
 impl<O: Optimizer> SavedMoments for Moments<O> {
     fn values(&self) -> Result<Parameters> {
-        self.held().map(|held| Ok((held.path.clone(), held.value()?))).collect()
+        self.arrays().map(|moment| Ok((moment.path.clone(), moment.value()?))).collect()
     }
 
     fn of_values(values: &Parameters) -> Result<Option<Self>> {
         let mut moments = Self::default();
         for (key, value) in values {
-            let held = ArrayLeaves::new(key, value)?;
+            let leaves = ArrayLeaves::new(key, value)?;
             if key == KEY {
-                moments.key = Some(held);
+                moments.key = Some(leaves);
             } else if let Some(path) = key.strip_suffix(DRAW) {
-                moments.record(path.into()).draw = Some(held);
+                moments.record(path.into()).draw = Some(leaves);
             } else if let Some(path) = key.strip_suffix(NORM) {
-                moments.record(path.into()).norm = Some(held);
+                moments.record(path.into()).norm = Some(leaves);
             } else {
                 let (path, name) = Self::split(key);
-                moments.record(path.into()).moments.insert(name.to_owned(), held);
+                moments.record(path.into()).moments.insert(name.to_owned(), leaves);
             }
         }
         Ok(Some(moments))

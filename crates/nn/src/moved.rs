@@ -17,14 +17,14 @@ pub(crate) struct Moved {
 
 impl Moved {
     /// How the parameters of a module differ from those of a structure; nothing where they do not.
-    pub(crate) fn find<'p>(own: impl Iterator<Item = &'p str> + Clone, structure: &[String]) -> Option<Self> {
-        if own.clone().eq(structure.iter().map(String::as_str)) {
+    pub(crate) fn find<'p>(paths: impl Iterator<Item = &'p str> + Clone, structure: &[String]) -> Option<Self> {
+        if paths.clone().eq(structure.iter().map(String::as_str)) {
             return None;
         }
-        let (own, structure): (BTreeSet<&str>, BTreeSet<&str>) =
-            (own.collect(), structure.iter().map(String::as_str).collect());
+        let (paths, structure): (BTreeSet<&str>, BTreeSet<&str>) =
+            (paths.collect(), structure.iter().map(String::as_str).collect());
         let not_in = |a: &BTreeSet<&str>, b| a.difference(b).map(|&path| path.to_owned()).collect::<Vec<_>>();
-        let moved = Self { came: not_in(&own, &structure), went: not_in(&structure, &own) };
+        let moved = Self { came: not_in(&paths, &structure), went: not_in(&structure, &paths) };
         (!moved.came.is_empty() || !moved.went.is_empty()).then_some(moved)
     }
 

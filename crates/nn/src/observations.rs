@@ -52,8 +52,8 @@ impl Observations {
     /// The weight was not observed; it met no product, or one that is not along its last axis; or activations were not
     /// finite.
     pub fn get(&self, path: &str) -> Result<&Observation> {
-        match self.0.get(path).map(|seen| &seen.sums) {
-            Some(Ok(seen)) => Ok(seen),
+        match self.0.get(path).map(|weight| &weight.sums) {
+            Some(Ok(sums)) => Ok(sums),
             Some(Err(error)) => Err(of_one(&format!("the parameter {path}"), error)),
             None => Err(Error::invalid(
                 format!("the parameter {path} was not observed"),
@@ -92,15 +92,15 @@ impl Observations {
         // All of them learn first what each has: one that has nothing to add would be waited for, and sums of another weight would be
         // added to these. The first counts the ranks; only of equal numbers is the mean of the squares the square of the mean.
         let paths = i64::from(self.0.keys().fold(0, |seed, path| seed_of(seed, path)) as u16);
-        let seen = self.0.values().flat_map(|seen| [seen.met, seen.sums.is_ok()]);
-        let told: Vec<i64> = [1, paths, paths * paths].into_iter().chain(seen.map(i64::from)).collect();
+        let flags = self.0.values().flat_map(|flags| [flags.met, flags.sums.is_ok()]);
+        let told: Vec<i64> = [1, paths, paths * paths].into_iter().chain(flags.map(i64::from)).collect();
         let told = all_sum(&Array::from_slice(&told, &[told.len() as i32]))?;
-        let [ranks, paths, squares, seen @ ..] = told.try_as_slice::<i64>()? else { return Err(unlike()) };
-        if seen.len() != 2 * self.0.len() || ranks * squares != paths * paths {
+        let [ranks, paths, squares, flags @ ..] = told.try_as_slice::<i64>()? else { return Err(unlike()) };
+        if flags.len() != 2 * self.0.len() || ranks * squares != paths * paths {
             return Err(unlike());
         }
-        let mut all = BTreeMap::new();
-        for ((path, Seen { sums, .. }), &[met, has]) in self.0.into_iter().zip(seen.as_chunks::<2>().0) {
+        let mut by_path = BTreeMap::new();
+        for ((path, Seen { sums, .. }), &[met, has]) in self.0.into_iter().zip(flags.as_chunks::<2>().0) {
             let sums = match sums {
                 Ok(own) if has == *ranks => match own.over_ranks(&mut all_sum) {
                     // Sums beyond `f32` are of this weight, and so on each rank. What else fails is of the group.
@@ -113,9 +113,9 @@ impl Observations {
                 )),
                 Err(error) => Err(error),
             };
-            all.insert(path, Seen { met: met > 0, sums });
+            by_path.insert(path, Seen { met: met > 0, sums });
         }
-        Ok(Self(all))
+        Ok(Self(by_path))
     }
 
     /// Whether the weight at `path` met a product at all, on any rank, as an embedding does not whose rows are only looked up.
@@ -136,15 +136,15 @@ fn unlike() -> Error {
 
 impl FromIterator<(String, Observation)> for Observations {
     /// Sums of one path are added.
-    fn from_iter<I: IntoIterator<Item = (String, Observation)>>(seen: I) -> Self {
-        let mut all: BTreeMap<String, Seen> = BTreeMap::new();
-        for (path, seen) in seen {
-            let sums = match all.remove(&path) {
-                Some(before) => before.sums.and_then(|before| before.plus(&seen)),
-                None => Ok(seen),
+    fn from_iter<I: IntoIterator<Item = (String, Observation)>>(observations: I) -> Self {
+        let mut by_path: BTreeMap<String, Seen> = BTreeMap::new();
+        for (path, observation) in observations {
+            let sums = match by_path.remove(&path) {
+                Some(before) => before.sums.and_then(|before| before.plus(&observation)),
+                None => Ok(observation),
             };
-            all.insert(path, Seen { met: true, sums });
+            by_path.insert(path, Seen { met: true, sums });
         }
-        Self(all)
+        Self(by_path)
     }
 }

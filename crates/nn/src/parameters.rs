@@ -51,11 +51,11 @@ pub fn with_parameters<M: ModuleParameters, O: Tree, E: Into<Error>>(
     let places = Places::from_module(module);
     let replacements = Replacements::new(&places, parameters);
     let (results, assigned) = run(module, &replacements, Vec::new(), &mut (), |module, ()| f(module))?;
-    let kept = assigned.into_iter().filter(|(path, _)| !parameters.contains_key(path));
-    let kept = kept.map(|(path, value)| Ok((path, value.dense()?))).collect::<Result<Vec<_>>>()?;
-    if !kept.is_empty() {
+    let unlent = assigned.into_iter().filter(|(path, _)| !parameters.contains_key(path));
+    let unlent = unlent.map(|(path, value)| Ok((path, value.dense()?))).collect::<Result<Vec<_>>>()?;
+    if !unlent.is_empty() {
         let mut slots = module.parameters_mut().flatten();
-        for (path, array) in kept {
+        for (path, array) in unlent {
             slots.entry(path.into()).and_modify(|slot| **slot = array);
         }
     }
@@ -94,9 +94,9 @@ pub(crate) fn explained<M: ModuleParameters, O: Tree, E: Into<Error>>(
 ///
 /// The module has no parameter of a path, or one of another shape or dtype.
 pub fn check_parameters(module: &impl ModuleParameters, parameters: &Parameters) -> Result<()> {
-    let own = module.parameters().flatten();
+    let slots = module.parameters().flatten();
     for (path, value) in parameters {
-        let Some(array) = own.get(path.as_str()) else { return Err(missing(path, own.keys())) };
+        let Some(array) = slots.get(path.as_str()) else { return Err(missing(path, slots.keys())) };
         let (expected, found) = (Aval::from(*array), value.aval()?);
         if expected != found {
             return Err(Error::invalid(
@@ -159,10 +159,10 @@ pub(crate) fn run<M: ModuleParameters, S: Tree, O: Tree, E: Into<Error>>(
 ) -> Result<(O::With<Value>, Assigned<Value>)> {
     // An argument is where the walk of the graph ends, however long the graph before it is. What stands in a replaced
     // parameter's place meanwhile does no harm.
-    let own = replacements.places.sorted(module.parameters()).unwrap_or_default().into_iter().map(Value::from);
+    let dense = replacements.places.sorted(module.parameters()).unwrap_or_default().into_iter().map(Value::from);
     let inputs = inputs.into_iter().map(Value::from);
     let args: Vec<Value> =
-        replacements.values.iter().map(|(_, value)| value.clone()).chain(own).chain(inputs).collect();
+        replacements.values.iter().map(|(_, value)| value.clone()).chain(dense).chain(inputs).collect();
     let mut paths = Vec::new();
     let ran = implicit_with_state(state, args, |state, arrays| {
         let (results, assigned) = lend(module, replacements, arrays, |module| f(module, state))?;
@@ -186,7 +186,7 @@ where
     let mut lent = Lent::new(module, &none, Vec::new())?;
     let ran = guarded(|| f(&mut *lent.module).map_err(Into::into));
     if ran.is_ok() {
-        lent.own = None;
+        lent.exchanged = None;
     }
     drop(lent);
     ran.map_err(|error| given_back(module, places, error))
@@ -194,8 +194,8 @@ where
 
 /// Why a function failed, and what of the module's parameters could not be given back.
 fn given_back(module: &impl ModuleParameters, places: &Places, error: Error) -> Error {
-    let own = sorted(module);
-    match Moved::find(own.iter().map(|(path, _)| &**path), &places.paths) {
+    let current = sorted(module);
+    match Moved::find(current.iter().map(|(path, _)| &**path), &places.paths) {
         Some(moved) => Error::NotGivenBack { error: Box::new(error), lost: Box::new(moved.error()) },
         None => error,
     }
@@ -218,7 +218,7 @@ struct Lent<'m, M: ModuleParameters> {
     module: &'m mut M,
     places: &'m Places,
     /// Each parameter as it was, and what was in its place.
-    own: Option<Vec<(Array, Array)>>,
+    exchanged: Option<Vec<(Array, Array)>>,
 }
 
 impl<'m, M: ModuleParameters> Lent<'m, M> {
@@ -230,8 +230,8 @@ impl<'m, M: ModuleParameters> Lent<'m, M> {
                 "let a module keep its parameters in a call",
             )
         })?;
-        let own: Vec<Array> = slots.iter().map(|slot| (**slot).clone()).collect();
-        let mut lent = own.clone();
+        let before: Vec<Array> = slots.iter().map(|slot| (**slot).clone()).collect();
+        let mut lent = before.clone();
         for ((number, _), array) in replacements.values.iter().zip(arrays) {
             lent[*number] = array;
         }
@@ -241,31 +241,31 @@ impl<'m, M: ModuleParameters> Lent<'m, M> {
         for (slot, array) in slots.into_iter().zip(&lent) {
             *slot = array.clone();
         }
-        Ok(Self { module, places, own: Some(own.into_iter().zip(lent).collect()) })
+        Ok(Self { module, places, exchanged: Some(before.into_iter().zip(lent).collect()) })
     }
 
     /// Gives the module its own parameters back, and takes out what was assigned to them.
     fn give_back(&mut self) -> Assigned<Array> {
-        let Some(own) = self.own.take() else { return Vec::new() };
+        let Some(exchanged) = self.exchanged.take() else { return Vec::new() };
         let mut assigned = Vec::new();
-        let mut give = |path: &str, slot: &mut Array, (own, lent): (Array, Array)| {
-            let now = std::mem::replace(slot, own);
+        let mut give = |path: &str, slot: &mut Array, (before, lent): (Array, Array)| {
+            let now = std::mem::replace(slot, before);
             if array_id(&now) != array_id(&lent) {
                 assigned.push((path.to_owned(), now));
             }
         };
         if let Some(slots) = self.places.sorted(self.module.parameters_mut()) {
-            for ((slot, own), path) in slots.into_iter().zip(own).zip(&self.places.paths) {
-                give(path, slot, own);
+            for ((slot, pair), path) in slots.into_iter().zip(exchanged).zip(&self.places.paths) {
+                give(path, slot, pair);
             }
             return assigned;
         }
         // One that was not there before cannot be taken away: a zero has its place until it is given what it is.
-        let mut own: HashMap<&str, _> = self.places.paths.iter().map(String::as_str).zip(own).collect();
+        let mut exchanged: HashMap<&str, _> = self.places.paths.iter().map(String::as_str).zip(exchanged).collect();
         let nothing = Array::from_bool(false);
         for (path, slot) in self.module.parameters_mut().flatten() {
             let zero = || ops::zeros_dtype(slot.shape(), slot.dtype()).unwrap_or_else(|_| nothing.clone());
-            let before = own.remove(&*path).unwrap_or_else(|| (zero(), nothing.clone()));
+            let before = exchanged.remove(&*path).unwrap_or_else(|| (zero(), nothing.clone()));
             give(&path, slot, before);
         }
         assigned.sort_unstable_by(|a, b| a.0.cmp(&b.0));
@@ -307,9 +307,9 @@ pub(crate) fn some_of(paths: impl IntoIterator<Item = impl AsRef<str>>) -> Strin
     let paths: Vec<_> = paths.into_iter().collect();
     let mut paths: Vec<&str> = paths.iter().map(AsRef::as_ref).collect();
     paths.sort_unstable();
-    let left = paths.len().saturating_sub(SHOWN);
+    let more = paths.len().saturating_sub(SHOWN);
     paths.truncate(SHOWN);
-    if left == 0 { paths.join(", ") } else { format!("{} and {left} more", paths.join(", ")) }
+    if more == 0 { paths.join(", ") } else { format!("{} and {more} more", paths.join(", ")) }
 }
 
 /// An error that names which of the things that rules name it is of.

@@ -35,14 +35,14 @@ impl Places {
     }
 
     pub(crate) fn find(&self, path: &str) -> Option<usize> {
-        self.paths.binary_search_by(|own| own.as_str().cmp(path)).ok()
+        self.paths.binary_search_by(|known| known.as_str().cmp(path)).ok()
     }
 
     /// What lies at each place; `None` where parameters came or went since.
     pub(crate) fn sorted<T>(&self, nested: NestedHashMap<Rc<str>, T>) -> Option<Vec<T>> {
-        let mut found: Vec<Option<T>> = self.paths.iter().map(|_| None).collect();
-        placed(&self.root, nested.entries, &mut found)?;
-        found.into_iter().collect()
+        let mut values: Vec<Option<T>> = self.paths.iter().map(|_| None).collect();
+        placed(&self.root, nested.entries, &mut values)?;
+        values.into_iter().collect()
     }
 }
 

@@ -101,12 +101,12 @@ impl<O: Optimizer> QuantizedState<O> {
         let rules = rules.into_rules()?;
         let text = rules.identity();
         let (moments, projected) = (Moments::default(), Vec::new());
-        let mut made = Self { optimizer, moments, rules, projected, text, least: LEAST, seed: 0 };
-        for (key, array) in taken(&mut made.optimizer)? {
+        let mut state = Self { optimizer, moments, rules, projected, text, least: LEAST, seed: 0 };
+        for (key, array) in taken(&mut state.optimizer)? {
             let (path, name) = Moments::<O>::split(&key);
-            made.put(&path.into(), name, array.into())?;
+            state.put(&path.into(), name, array.into())?;
         }
-        Ok(made)
+        Ok(state)
     }
 
     /// An optimizer whose moments take 8 bits: bitsandbytes' dynamic map in blocks of 256 elements.
@@ -210,12 +210,12 @@ impl<O: Optimizer> QuantizedState<O> {
             Some(format) if format.stores(&value) => value,
             Some(format) => {
                 let dense = value.dense()?;
-                let made = if format.stochastic().is_some() {
+                let quantized = if format.stochastic().is_some() {
                     quantize_by_key(format, &dense, &self.moments.next_key(self.seed)?)
                 } else {
                     format.quantize(&dense)
                 };
-                made.map_err(|error| of_one(&format!("the moment {}", key_of(path, name)), &error))?
+                quantized.map_err(|error| of_one(&format!("the moment {}", key_of(path, name)), &error))?
             }
             None => value.dense()?.into(),
         };
@@ -265,11 +265,11 @@ impl<O: Optimizer> QuantizedState<O> {
 
     /// Refuses moments that are not of this gradient, element by element, where it or they are projected.
     fn check_moments(&self, path: &str, gradient: &Array) -> Result<()> {
-        for (_, held) in self.moments.of(path) {
-            let aval = held.value()?.aval()?;
+        for (_, moment) in self.moments.of(path) {
+            let aval = moment.value()?.aval()?;
             if !aval.shape.is_empty() && aval.shape != gradient.shape() {
                 return Err(Error::invalid(
-                    format!("the moment {} is {aval}, and its gradient is {}", held.path, Aval::from(gradient)),
+                    format!("the moment {} is {aval}, and its gradient is {}", moment.path, Aval::from(gradient)),
                     "take the projections that the moments are of, and an optimizer with a moment for each element",
                 ));
             }
@@ -287,14 +287,14 @@ impl<O: Optimizer> QuantizedState<O> {
 
     /// What the optimizer makes of a parameter, with the moments that there are of its path.
     fn lend(&mut self, path: &Rc<str>, gradient: &Array, parameter: &Array) -> Result<Array> {
-        let own = self.moments.of(path).map(|(name, held)| Ok((key_of(PARAMETER, name), held.value()?)));
-        let (keys, values): (Vec<String>, Vec<Value>) = own.collect::<Result<_>>()?;
-        let (optimizer, mut made) = (&mut self.optimizer, Vec::new());
+        let moments = self.moments.of(path).map(|(name, moment)| Ok((key_of(PARAMETER, name), moment.value()?)));
+        let (keys, values): (Vec<String>, Vec<Value>) = moments.collect::<Result<_>>()?;
+        let (optimizer, mut names) = (&mut self.optimizer, Vec::new());
         let ran = implicit((values, gradient, parameter), |(arrays, gradient, mut parameter)| {
             *optimizer.state_mut() = O::State::unflatten(keys.into_iter().zip(arrays)).map_err(unread)?;
             optimizer.update_single(&PARAMETER.into(), &gradient, &mut parameter)?;
             let (keys, arrays): (_, Vec<Array>) = taken(optimizer)?.into_iter().unzip();
-            made = keys;
+            names = keys;
             Ok::<_, Error>((parameter, arrays))
         });
         // Whatever happened: no placeholder stays in it.
@@ -302,7 +302,7 @@ impl<O: Optimizer> QuantizedState<O> {
         let (stepped, moments) = ran?;
         let stepped = stepped.dense()?;
         check_step(path, &stepped, parameter)?;
-        for (key, moment) in made.into_iter().zip(moments) {
+        for (key, moment) in names.into_iter().zip(moments) {
             self.put(path, key.rsplit_once('.').map_or("", |(_, name)| name), moment)?;
         }
         Ok(stepped)
@@ -328,13 +328,13 @@ fn unread(error: impl std::fmt::Display) -> Error {
 /// Dynamic codes, without a sign for means of squares: those are above zero whatever the signs of the gradients are.
 fn dynamic<O: Optimizer>(optimizer: &mut O, bits: u8, block: usize) -> Result<Rules> {
     let signed = Dynamic { bits, block, unsigned: false };
-    let own = std::mem::replace(optimizer.state_mut(), nothing::<O>()?);
+    let state = std::mem::replace(optimizer.state_mut(), nothing::<O>()?);
     // Adafactor has other moments of a matrix than of a vector.
     let moments = [&[2][..], &[1, 2]].map(|shape| {
         let mut parameter = ops::zeros::<f32>(shape)?;
         tried(optimizer, &Array::from_slice(&[-1f32, 1.0], shape), &mut parameter)
     });
-    *optimizer.state_mut() = own;
+    *optimizer.state_mut() = state;
     let mut squares = BTreeSet::new();
     for moments in moments {
         for (key, moment) in moments? {
@@ -392,7 +392,7 @@ impl<O: Optimizer> Optimizer for QuantizedState<O> {
     }
 
     fn update_single(&mut self, key: &Rc<str>, gradient: &Array, parameter: &mut Array) -> Result<(), Exception> {
-        *parameter = self.transaction(|own| own.step(key, gradient, parameter, &mut None))?;
+        *parameter = self.transaction(|state| state.step(key, gradient, parameter, &mut None))?;
         Ok(())
     }
 
@@ -406,11 +406,11 @@ impl<O: Optimizer> Optimizer for QuantizedState<O> {
         // In one order, so that equal steps make equal graphs.
         let mut gradients: Vec<_> = gradients.borrow().iter().collect();
         gradients.sort_unstable_by_key(|(path, _)| *path);
-        let stepped = self.transaction(|own| {
+        let stepped = self.transaction(|state| {
             let (mut rates, mut stepped) = (None, Vec::new());
             for (path, gradient) in gradients {
                 let Some(parameter) = parameters.get(path) else { continue };
-                stepped.push((path, own.step(path, gradient, parameter, &mut rates)?));
+                stepped.push((path, state.step(path, gradient, parameter, &mut rates)?));
             }
             Ok(stepped)
         })?;

@@ -100,8 +100,8 @@ impl Report {
 
     /// The paths of the parameters that no rule named.
     pub fn unmatched(&self) -> impl Iterator<Item = &str> {
-        let left = |row: &Row| row.outcome == Outcome::unmatched();
-        self.rows.iter().filter(move |(_, row)| left(row)).map(|(path, _)| path.as_str())
+        let is_unmatched = |row: &Row| row.outcome == Outcome::unmatched();
+        self.rows.iter().filter(move |(_, row)| is_unmatched(row)).map(|(path, _)| path.as_str())
     }
 
     /// The bytes of all parameters before and after.

@@ -68,11 +68,11 @@ pub fn straight_through(
     // The rule is asked with the parameter whose gradient is stopped; what it leaves alone stays as it is.
     quantized(module, |path, master| {
         let mut chosen = true;
-        let made = ste(master, |stopped| {
-            let made = rule(path, stopped)?;
-            chosen = made.is_some();
-            Ok::<_, Error>(made.unwrap_or_else(|| master.into()))
+        let value = ste(master, |stopped| {
+            let quantized = rule(path, stopped)?;
+            chosen = quantized.is_some();
+            Ok::<_, Error>(quantized.unwrap_or_else(|| master.into()))
         })?;
-        Ok(chosen.then_some(made))
+        Ok(chosen.then_some(value))
     })
 }

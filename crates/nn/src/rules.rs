@@ -245,8 +245,8 @@ impl Rules {
 
     /// What tells these rules from others in one run of a program.
     pub(crate) fn identity(&self) -> String {
-        let each = self.rules.iter().map(|rule| format!("{}: {}", rule.pattern.identity(), rule.action));
-        each.collect::<Vec<_>>().join("\n")
+        let lines = self.rules.iter().map(|rule| format!("{}: {}", rule.pattern.identity(), rule.action));
+        lines.collect::<Vec<_>>().join("\n")
     }
 
     /// These rules by the paths of these parameters, which they may also name by the `others` of a path, such as its name in a file.
@@ -288,8 +288,8 @@ impl Rules {
             }
         }
         let rules = self.rules.iter().zip(decided).flat_map(|(rule, (by_path, more))| {
-            let own = (by_path || more.is_empty()).then(|| rule.clone());
-            own.into_iter().chain(more)
+            let original = (by_path || more.is_empty()).then(|| rule.clone());
+            original.into_iter().chain(more)
         });
         Ok(Self::from_list(rules.collect()))
     }

@@ -65,8 +65,8 @@ where
         let arrays: Vec<(String, Array)> = arrays.collect::<Result<_>>()?;
         let Ok(read) = <Self as OptimizerState>::unflatten(arrays) else { return Ok(None) };
         let mut state: Self = read.into_iter().map(|(path, slot)| (path.replace(DOT, ".").into(), slot)).collect();
-        let found = state.flatten().map_err(unlisted)?;
-        let whole = found.iter().map(|(key, _)| &**key).eq(values().map(|(key, _)| key.as_str()));
+        let arrays = state.flatten().map_err(unlisted)?;
+        let whole = arrays.iter().map(|(key, _)| &**key).eq(values().map(|(key, _)| key.as_str()));
         Ok(whole.then_some(state))
     }
 }

@@ -56,8 +56,8 @@ impl<U: Updatable + Clone + 'static> Arguments for Stateful<U> {
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
         // mlx-rs lists the arrays of what it may change only.
-        let mut own = self.0.clone();
-        let projection = own.state_projection().map_err(unlisted)?;
+        let mut copy = self.0.clone();
+        let projection = copy.state_projection().map_err(unlisted)?;
         let present: Vec<(&str, &Array)> = projection.iter().filter_map(|(key, array)| Some((key, array?))).collect();
         let keys: Vec<&str> = present.iter().map(|(key, _)| *key).collect();
         let template = || -> Rc<dyn Any> {
@@ -80,20 +80,20 @@ impl<U: Updatable + Clone + 'static> Tree for Stateful<U> {
 
     fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
         let (template, leaves) = entered::<Self>(reader, type_name::<U>())?;
-        let mut made = template.cloned().ok_or_else(of_another_form)?;
-        made.take(leaves)?;
-        Ok(made)
+        let mut state = template.cloned().ok_or_else(of_another_form)?;
+        state.take(leaves)?;
+        Ok(state)
     }
 
     fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
-        let made = reader.is_made();
+        let is_made = reader.is_made();
         let (template, leaves) = entered::<Self>(reader, type_name::<U>())?;
         // A moment appears with the first step: only a copy that has it has a place for it. And what is lent or given back is
         // what it was in its other fields, too, such as a rate that a trace assigned.
-        let same = made && {
+        let same = is_made && {
             let projection = self.0.state_projection().map_err(unlisted)?;
-            let own = projection.iter().filter(|(_, array)| array.is_some()).map(|(key, _)| key);
-            own.eq(leaves.iter().map(|(key, _)| *key))
+            let keys = projection.iter().filter(|(_, array)| array.is_some()).map(|(key, _)| key);
+            keys.eq(leaves.iter().map(|(key, _)| *key))
         };
         if !same {
             *self = template.cloned().ok_or_else(of_another_form)?;

@@ -29,14 +29,14 @@ pub fn undropped(value: &Value) -> Result<Value> {
 
 /// The same; nothing where it stays as it is.
 fn without_keys(value: &Value) -> Result<Option<Value>> {
-    let own: Option<Value> = match value.family::<dyn Adapter>() {
+    let unkeyed: Option<Value> = match value.family::<dyn Adapter>() {
         Some(adapter) if adapter.dropout() > 0.0 && has_chosen(value) => Some(adapter.with_key(None)?.into()),
         _ => None,
     };
-    let Value::Implicit(array) = own.as_ref().unwrap_or(value) else { return Ok(None) };
+    let Value::Implicit(array) = unkeyed.as_ref().unwrap_or(value) else { return Ok(None) };
     // The base of an adapter may be adapted itself.
-    let made = with_others(&**array, |_, child| without_keys(child))?;
-    Ok(made.or(own))
+    let rebuilt = with_others(&**array, |_, child| without_keys(child))?;
+    Ok(rebuilt.or(unkeyed))
 }
 
 /// The value with others in place of those in it that `f` gives others for, itself among them; nothing where `f` gives none.

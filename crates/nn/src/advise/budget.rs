@@ -29,7 +29,7 @@ pub(super) fn choose(things: &[&[Choice]], allowed: u64) -> Option<Chosen> {
     let hulls: Vec<Vec<usize>> = fronts.iter().zip(things).map(|(front, choices)| hull(front, choices)).collect();
     let mut places: Vec<usize> = fronts.iter().map(|front| front.first().copied()).collect::<Option<_>>()?;
     let bytes = |places: &[usize]| -> u64 { things.iter().zip(places).map(|(of, &place)| of[place].bytes).sum() };
-    let mut left = allowed.checked_sub(bytes(&places))?;
+    let mut spare = allowed.checked_sub(bytes(&places))?;
 
     let mut steps: Vec<(f64, usize, usize)> = Vec::new();
     for (thing, hull) in hulls.iter().enumerate() {
@@ -47,20 +47,20 @@ pub(super) fn choose(things: &[&[Choice]], allowed: u64) -> Option<Chosen> {
         let more = to.bytes - from.bytes;
         if relaxed {
             // The relaxation takes a part of the first step that does not fit, and nothing after it.
-            bound -= slope * more.min(left) as f64;
-            relaxed = more <= left;
+            bound -= slope * more.min(spare) as f64;
+            relaxed = more <= spare;
         }
-        if more <= left && !stopped[thing] {
+        if more <= spare && !stopped[thing] {
             places[thing] = hulls[thing][step + 1];
-            left -= more;
+            spare -= more;
         } else {
             stopped[thing] = true;
         }
     }
     for _ in 0..EXCHANGES {
-        let Some(changes) = exchange(things, &fronts, &places, left) else { break };
+        let Some(changes) = exchange(things, &fronts, &places, spare) else { break };
         for (thing, place) in changes {
-            left = left + things[thing][places[thing]].bytes - things[thing][place].bytes;
+            spare = spare + things[thing][places[thing]].bytes - things[thing][place].bytes;
             places[thing] = place;
         }
     }
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn small_cases_are_near_the_best_of_all_and_above_their_bound() {
-        let (drawn, mut exact, mut solved, mut found) = (Drawn(Cell::new(1)), 0, 0, 0.0);
+        let (drawn, mut exact, mut solved, mut ratios) = (Drawn(Cell::new(1)), 0, 0, 0.0);
         for case in 0..400 {
             let things: Vec<Vec<Choice>> = (0..=case % 5)
                 .map(|_| {
@@ -233,11 +233,11 @@ mod tests {
             assert!(cost >= least * (1.0 - 1e-9), "{cost} is below the least, {least}");
             solved += 1;
             exact += u32::from(cost <= least * (1.0 + 1e-9));
-            found += (cost + 1e-9) / (least + 1e-9);
+            ratios += (cost + 1e-9) / (least + 1e-9);
         }
         assert!(solved > 200, "{solved} of 400 can be solved");
         assert!(f64::from(exact) > 0.95 * f64::from(solved), "{exact} of {solved} are the best of all");
-        assert!(found < 1.01 * f64::from(solved), "{} on the mean", found / f64::from(solved));
+        assert!(ratios < 1.01 * f64::from(solved), "{} on the mean", ratios / f64::from(solved));
     }
 
     #[test]

@@ -146,8 +146,8 @@ impl ArraysCache {
     ///
     /// They are of different numbers.
     pub fn batch(&self) -> Result<Option<i32>> {
-        let all = self.slots.iter().chain([&self.left_padding, &self.lengths]).flatten();
-        let mut batches = all.map(|array| array.dim(0));
+        let arrays = self.slots.iter().chain([&self.left_padding, &self.lengths]).flatten();
+        let mut batches = arrays.map(|array| array.dim(0));
         let Some(first) = batches.next() else { return Ok(None) };
         match batches.find(|&other| other != first) {
             None => Ok(Some(first)),

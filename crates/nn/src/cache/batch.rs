@@ -140,13 +140,13 @@ impl KvCache {
         };
         let mut padding = Vec::new();
         for at in 0..caches.iter().map(|cache| cache.padding.len()).max().unwrap_or_default() {
-            let own = caches.iter().zip(&shifts).zip(&batches).map(|((cache, &shift), &batch)| {
+            let paddings = caches.iter().zip(&shifts).zip(&batches).map(|((cache, &shift), &batch)| {
                 cache
                     .padding
                     .get(at)
                     .map_or_else(|| Ok(Padding::new(&vec![(0, 0); batch as usize])), |range| range.later(shift))
             });
-            padding.push(Padding::joined(&own.collect::<Result<Vec<_>>>()?)?);
+            padding.push(Padding::joined(&paddings.collect::<Result<Vec<_>>>()?)?);
         }
         if differ {
             let range = |shift| (sinks, sinks + shift);

@@ -289,7 +289,7 @@ impl KvCache {
     ///
     /// MLX refuses the shape.
     pub fn positions(&self) -> Result<Array> {
-        let positions = self.held(&self.next)?;
+        let positions = self.slot_positions(&self.next)?;
         Ok(ops::broadcast_to(positions, &[self.batch(), self.capacity()])?)
     }
 
@@ -314,9 +314,9 @@ impl KvCache {
     /// There is no room for them, or MLX refuses the shape.
     pub fn mask(&self, tokens: i32) -> Result<Array> {
         { self.written }.add(tokens)?;
-        let (asked, held) = (self.coming(tokens)?, self.held(&self.next.add(Array::from_int(tokens))?)?);
+        let (asked, positions) = (self.coming(tokens)?, self.slot_positions(&self.next.add(Array::from_int(tokens))?)?);
         let asked = Padding::positions(&self.padding, &asked.reshape(&[1, tokens])?)?.expand_dims_axes(&[1, 3])?;
-        let mask = self.window.sees(&asked, &held.expand_dims_axes(&[1, 2])?)?;
+        let mask = self.window.sees(&asked, &positions.expand_dims_axes(&[1, 2])?)?;
         Ok(ops::broadcast_to(mask, &[self.batch(), 1, tokens, self.capacity()])?)
     }
 
@@ -326,14 +326,14 @@ impl KvCache {
     ///
     /// As for [`mask`](Self::mask).
     pub fn masks<'c>(caches: impl IntoIterator<Item = &'c Self>, tokens: i32) -> Result<Vec<Array>> {
-        let mut made: Vec<(Window, i32, Array)> = Vec::new();
+        let mut masks: Vec<(Window, i32, Array)> = Vec::new();
         let mask = |cache: &Self| {
-            let known = made.iter().find(|(window, slots, _)| (*window, *slots) == (cache.window, cache.capacity()));
+            let known = masks.iter().find(|(window, slots, _)| (*window, *slots) == (cache.window, cache.capacity()));
             if let Some((_, _, mask)) = known {
                 return Ok(mask.clone());
             }
             let mask = cache.mask(tokens)?;
-            made.push((cache.window, cache.capacity(), mask.clone()));
+            masks.push((cache.window, cache.capacity(), mask.clone()));
             Ok(mask)
         };
         caches.into_iter().map(mask).collect()
@@ -429,7 +429,7 @@ impl KvCache {
     }
 
     /// The positions in the slots where there are `total` tokens: `i32[batch, capacity]`, or of all sequences at once.
-    fn held(&self, total: &Array) -> Result<Array> {
+    fn slot_positions(&self, total: &Array) -> Result<Array> {
         Padding::positions(&self.padding, &self.written.slots.tokens(total)?)
     }
 }

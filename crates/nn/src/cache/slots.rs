@@ -72,8 +72,8 @@ impl Slots {
         let run = |slot| {
             let token = to.token(slot, total + shift).filter(|token| !(sinks..sinks + shift).contains(token));
             let token = token.map(|token| if token < sinks { token } else { token - shift });
-            let own = token.filter(|&token| (0..total).contains(&token) && kept(token)).map(|token| self.slot(token));
-            own.map_or(Run::Empty(1), |own| Run::Kept(own, own + 1))
+            let slot = token.filter(|&token| (0..total).contains(&token) && kept(token)).map(|token| self.slot(token));
+            slot.map_or(Run::Empty(1), |slot| Run::Kept(slot, slot + 1))
         };
         (0..to.capacity).map(run).fold(Vec::new(), Run::pushed)
     }

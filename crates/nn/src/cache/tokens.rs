@@ -60,8 +60,8 @@ impl KvCache {
         }
         let slots = Slots { capacity: count, window: self.window };
         // In their order, the last of `len`.
-        let own = |token: i32| if token < sinks { token } else { token - (len - count) };
-        let run = |token: i32| Run::Kept(own(token), own(token) + 1);
+        let index_of = |token: i32| if token < sinks { token } else { token - (len - count) };
+        let run = |token: i32| Run::Kept(index_of(token), index_of(token) + 1);
         let runs = (0..count).filter_map(|slot| slots.token(slot, len)).map(run).fold(Vec::new(), Run::pushed);
         let placed = |store: &Store, tokens: Value| Ok::<_, Error>(store.with(store.with(tokens).arranged(&runs)?));
         (self.keys, self.values) = (placed(&self.keys, keys)?, placed(&self.values, values)?);

@@ -29,7 +29,7 @@ pub(super) struct Written {
     pub(super) padded: i32,
     pub(super) slots: Slots,
     /// Whether a compiled function was given the cache: a later call, which replays the trace, may give one of other tokens.
-    given: bool,
+    traced: bool,
     /// Which cache the tokens are counted of, with the copies of it that a step makes.
     cache: u64,
 }
@@ -40,7 +40,7 @@ pub(super) const LONGEST: i32 = 1 << 30;
 impl Written {
     pub(super) fn new(window: Window) -> Self {
         let slots = Slots { capacity: 0, window };
-        Self { before: 0, step: 0, oldest: 0, padded: 0, slots, given: false, cache: number() }
+        Self { before: 0, step: 0, oldest: 0, padded: 0, slots, traced: false, cache: number() }
     }
 
     /// The count of a copy. Outside a step it is a cache of its own; one that a step makes may take the place of what it is a copy of.
@@ -76,8 +76,8 @@ impl Written {
 
     /// The same where a token that another has lost is lost, its padding is padding, and what either was given was given.
     pub(super) fn with_losses_of(self, other: Self) -> Self {
-        let given = self.given || other.given;
-        Self { padded: self.padded.max(other.padded), given, ..self.with_oldest(other.oldest) }
+        let traced = self.traced || other.traced;
+        Self { padded: self.padded.max(other.padded), traced, ..self.with_oldest(other.oldest) }
     }
 
     /// The runs of slots that make those of `to`, behind `shift` positions of padding.
@@ -101,10 +101,10 @@ impl Written {
 
     /// The slots needed for so many tokens more.
     pub(super) fn needed(&self, tokens: i32) -> i32 {
-        let all = self.total().saturating_add(tokens);
+        let total = self.total().saturating_add(tokens);
         match self.slots.window.bounds() {
-            None => all,
-            Some((size, sinks)) => all.min(size.saturating_add(sinks).saturating_add((tokens - 1).max(0))),
+            None => total,
+            Some((size, sinks)) => total.min(size.saturating_add(sinks).saturating_add((tokens - 1).max(0))),
         }
     }
 
@@ -132,8 +132,8 @@ impl Written {
     }
 
     pub(super) fn trim(&mut self, tokens: i32) -> Result<()> {
-        let left = self.total().saturating_sub(tokens);
-        if tokens < 0 || left < self.padded {
+        let remaining = self.total().saturating_sub(tokens);
+        if tokens < 0 || remaining < self.padded {
             return Err(Error::invalid(
                 match self.padded {
                     0 => format!("{tokens} of {} tokens cannot be taken away", self.total()),
@@ -147,18 +147,18 @@ impl Written {
         }
         if let Some((size, sinks)) = self.slots.window.bounds() {
             // The next token sees those from here on.
-            let needed = (left + 1 - size).max(sinks.min(left));
+            let needed = (remaining + 1 - size).max(sinks.min(remaining));
             if self.oldest > needed {
                 return Err(Error::invalid(
                     format!(
-                        "without the last {tokens} tokens, token {left} would see token {needed}, which was overwritten"
+                        "without the last {tokens} tokens, token {remaining} would see token {needed}, which was overwritten"
                     ),
                     "trim fewer tokens, or reserve more slots than the window before: `KvCache::with_capacity`",
                 ));
             }
         }
         // A step that leaves it is refused: its replays would take away what they did not write.
-        (self.before, self.step, self.cache) = (left, 0, number());
+        (self.before, self.step, self.cache) = (remaining, 0, number());
         Ok(())
     }
 }
@@ -173,9 +173,9 @@ impl Arguments for Written {
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
         // The trace of a compiled step does not depend on what was written before it.
         let shown = self.settled();
-        let own = || Rc::new(shown) as Rc<dyn Any>;
+        let hollow = || Rc::new(shown) as Rc<dyn Any>;
         let full = shown.needed(1) > shown.slots.capacity;
-        let node = Node::new(WRITTEN, Labels::Fields(&[])).with_template(&own).that_counts();
+        let node = Node::new(WRITTEN, Labels::Fields(&[])).with_template(&hollow).that_counts();
         // The trace of a cache that is not full serves no full one: one token has room.
         let node = if shown.step > 1 { node.that_refuses() } else { node };
         visitor.node(&node.with_statics(&[(STEP, &shown.step), (FULL, &full)]));
@@ -187,8 +187,8 @@ impl Tree for Written {
     type With<L: Leaf> = L::Fixed<Self>;
 
     fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
-        let own = template(&reader.enter(WRITTEN)?)?;
-        if own.given && reader.is_replayed() {
+        let count = template(&reader.enter(WRITTEN)?)?;
+        if count.traced && reader.is_replayed() {
             return Err(Error::invalid(
                 "a compiled function returns a cache that it was given, whose tokens a replay does not count",
                 "pass it as a state, by `compile_with_state` or `implicit_with_state`",
@@ -196,10 +196,10 @@ impl Tree for Written {
         }
         // Within a step of another state its tokens are counted with those of that.
         if reader.is_made() && !in_step() {
-            return Ok(Self { given: false, ..own.later(0) });
+            return Ok(Self { traced: false, ..count.later(0) });
         }
         // What is lent or given back is as it was, so that a step begins with the number that its structure says.
-        Ok(Self { given: own.given || reader.is_traced(), ..own })
+        Ok(Self { traced: count.traced || reader.is_traced(), ..count })
     }
 
     fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
@@ -208,26 +208,26 @@ impl Tree for Written {
             return Ok(());
         }
         let entered = reader.enter(WRITTEN)?;
-        let (step, left) = (entered.static_field::<i32>(STEP)?, template(&entered)?);
-        let mut made = self.settled();
+        let (step, after) = (entered.static_field::<i32>(STEP)?, template(&entered)?);
+        let mut settled = self.settled();
         // A trace whose state refuses what it leaves is not kept.
         if !reader.is_replayed() {
-            if (left.cache, left.before, left.padded) != (made.cache, made.before, made.padded) {
+            if (after.cache, after.before, after.padded) != (settled.cache, settled.before, settled.padded) {
                 return Err(Error::invalid(
                     "a step leaves another cache in the place of the one that it was given, or trims or pads that one",
                     "put another cache there, or trim or pad the one that is there, outside a step",
                 ));
             }
-            if left.slots.capacity != made.slots.capacity {
-                let (left, given) = (left.slots.capacity, made.slots.capacity);
+            if after.slots.capacity != settled.slots.capacity {
+                let (slots, given) = (after.slots.capacity, settled.slots.capacity);
                 return Err(Error::invalid(
-                    format!("a step leaves {left} slots to a cache that it was given with {given}"),
+                    format!("a step leaves {slots} slots to a cache that it was given with {given}"),
                     "reserve room before the step, by `KvCache::reserve`",
                 ));
             }
         }
-        made.add(step - made.step)?;
-        *self = made.settled();
+        settled.add(step - settled.step)?;
+        *self = settled.settled();
         Ok(())
     }
 }
@@ -240,6 +240,6 @@ fn number() -> u64 {
 
 /// What a cache was whose structure this is.
 fn template(entered: &Entered<'_>) -> Result<Written> {
-    let own = entered.template::<Written>().copied();
-    own.ok_or_else(|| Error::invalid("a cache is not made of its arrays alone", "pass it as a state"))
+    let count = entered.template::<Written>().copied();
+    count.ok_or_else(|| Error::invalid("a cache is not made of its arrays alone", "pass it as a state"))
 }

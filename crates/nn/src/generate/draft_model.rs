@@ -14,7 +14,7 @@ use super::{Draft, Drawing, GenerateOptions, Proposal, Trim};
 ///
 /// Filters, temperature and penalty of the model shape its probabilities as well. Where it has more logits than the model, as with
 /// vocabularies that are filled up to a round number, it never proposes those; where it has fewer, the last of its own stands for a
-/// token that was made and that it does not know; those of the prompt it has to know.
+/// token that was drawn and that it does not know; those of the prompt it has to know.
 pub struct DraftModel<'a, S> {
     model: Behind<'a, S>,
     max_draft_tokens: usize,

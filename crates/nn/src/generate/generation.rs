@@ -24,7 +24,7 @@ pub struct Generation<'a> {
     max_tokens: usize,
     clock: Clock,
     stats: GenerateStats,
-    /// Tokens that the engine has made and nobody will see.
+    /// Tokens that the engine has drawn and nobody will see.
     unread: usize,
     ended: bool,
 }
@@ -120,7 +120,7 @@ impl<'a> Generation<'a> {
         self.stop.iter().filter_map(|stop| if let [token] = stop[..] { Some(token) } else { None }).collect()
     }
 
-    /// Takes what the engine made of each sequence until that ends.
+    /// Takes the tokens that the engine drew for each sequence until that ends.
     fn take(&mut self, rows: Vec<Vec<u32>>) {
         let before = self.queue.len();
         let longest = self.stop.iter().map(Vec::len).max().unwrap_or(0);

@@ -62,7 +62,7 @@ impl Lookup {
     }
 
     /// The place whose token followed what the text ends with.
-    fn found(&self) -> Option<usize> {
+    fn matched_place(&self) -> Option<usize> {
         let longest = self.matching.max(LONGEST);
         let (mut place, mut most) = (None, self.matching.saturating_sub(1));
         // The end of the text itself is no such place.
@@ -102,7 +102,7 @@ impl Draft for Lookup {
             let followed: &[u32] = &self.text[place..];
             followed.iter().copied().cycle().take(count).collect::<Vec<u32>>()
         };
-        Ok(self.found().map(|place| Proposal::certain(&copied(place))))
+        Ok(self.matched_place().map(|place| Proposal::certain(&copied(place))))
     }
 
     fn follow(&mut self, tokens: &[u32]) -> Result<()> {
@@ -128,7 +128,7 @@ mod tests {
     /// What a text of letters is followed by.
     fn proposed(text: &str, matching: usize) -> Option<String> {
         let lookup = Lookup::new(4).matching(matching).after(&text.chars().map(u32::from).collect::<Vec<_>>());
-        let place = lookup.found()?;
+        let place = lookup.matched_place()?;
         Some(text[place..].to_owned())
     }
 

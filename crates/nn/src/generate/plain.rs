@@ -94,18 +94,18 @@ impl<S: Sequences> Plain<'_, S> {
 
     /// Keeps what sequences have seen that ended with the last token.
     fn keep_ended(&mut self, open: &[bool]) -> Result<()> {
-        let mut kept = Vec::new();
+        let mut rows = Vec::new();
         for (row, _) in open.iter().enumerate().filter(|(_, open)| !**open) {
             if self.ended[row].is_none() {
                 // A part of a buffer would hold the whole, which is then no longer written in place.
-                let own = tree::map(&self.steps.state.select(&[row as i32])?, Open::Fully, |leaf| {
+                let state = tree::map(&self.steps.state.select(&[row as i32])?, Open::Fully, |leaf| {
                     leaf.as_dense().map_or_else(|| Ok(leaf.clone()), |array| Ok(array.contiguous()?.into()))
                 })?;
-                kept.push(row);
-                self.ended[row] = Some(own);
+                rows.push(row);
+                self.ended[row] = Some(state);
             }
         }
-        tree::async_eval(&kept.iter().map(|&row| &self.ended[row]).collect::<Vec<_>>())
+        tree::async_eval(&rows.iter().map(|&row| &self.ended[row]).collect::<Vec<_>>())
     }
 
     /// Puts what sequences had seen when they ended in the place of what came after.
@@ -114,7 +114,7 @@ impl<S: Sequences> Plain<'_, S> {
             return Ok(());
         }
         let rows = self.ended.iter_mut().enumerate();
-        let parts = rows.map(|(row, own)| own.take().map_or_else(|| self.steps.state.select(&[row as i32]), Ok));
+        let parts = rows.map(|(row, state)| state.take().map_or_else(|| self.steps.state.select(&[row as i32]), Ok));
         *self.steps.state = S::merge(&parts.collect::<Result<Vec<S>>>()?)?;
         Ok(())
     }

@@ -198,17 +198,17 @@ impl Sampler {
     /// As for [`sample`](Self::sample).
     pub fn probabilities(&self, logits: &Array, state: &SamplerState) -> Result<Array> {
         let (logits, valid) = self.adjusted(logits, state.recent.as_ref())?;
-        let made = self.distribution(&logits)?;
-        Ok(ops::select(valid.expand_dims(-1)?, made, Array::from_f32(f32::NAN))?)
+        let probabilities = self.distribution(&logits)?;
+        Ok(ops::select(valid.expand_dims(-1)?, probabilities, Array::from_f32(f32::NAN))?)
     }
 
     /// Which of recent tokens follow from one more: the rows of `recent: u32[1, window]` before each of `tokens: u32[n]` and
     /// after the last, `u32[n + 1, window]`.
     pub(super) fn recent_along(recent: &Array, tokens: &Array) -> Result<Array> {
         let window = recent.dim(1);
-        let all = ops::concatenate(&[&recent.reshape(&[-1])?, tokens], 0)?;
+        let sequence = ops::concatenate(&[&recent.reshape(&[-1])?, tokens], 0)?;
         let places = ops::arange::<_, i32>(0, tokens.dim(0) + 1, None)?.expand_dims(1)?;
-        Ok(all.take_axis(places.add(ops::arange::<_, i32>(0, window, None)?)?, 0)?)
+        Ok(sequence.take_axis(places.add(ops::arange::<_, i32>(0, window, None)?)?, 0)?)
     }
 
     /// The probabilities of logits that are adjusted.
@@ -219,10 +219,10 @@ impl Sampler {
             return Ok(ops::arange::<_, u32>(0, vocabulary, None)?.eq(likeliest)?.as_dtype(Dtype::Float32)?);
         }
         let candidates = self.candidates(logits)?;
-        let kept = ops::softmax_axis(&candidates.logits, -1, None)?;
+        let probabilities = ops::softmax_axis(&candidates.logits, -1, None)?;
         Ok(match &candidates.ids {
-            Some(ids) => ops::zeros::<f32>(&[logits.dim(0), vocabulary])?.put_along_axis(ids, kept, -1)?,
-            None => kept,
+            Some(ids) => ops::zeros::<f32>(&[logits.dim(0), vocabulary])?.put_along_axis(ids, probabilities, -1)?,
+            None => probabilities,
         })
     }
 
@@ -278,32 +278,32 @@ impl Sampler {
     fn candidates(&self, logits: &Array) -> Result<Candidates> {
         let vocabulary = logits.dim(-1);
         let largest = logits.max_axis(-1, true)?;
-        let mut kept = logits.subtract(&largest)?;
+        let mut scores = logits.subtract(&largest)?;
         // Of all tokens, whatever is left out.
-        let total = ops::logsumexp_axis(&kept, -1, true)?;
+        let total = ops::logsumexp_axis(&scores, -1, true)?;
         let mut ids = None;
         if self.top_k > 0 && self.top_k < vocabulary as usize {
             let k = self.top_k as i32;
-            let top = ops::argpartition_axis(kept.negative()?, k - 1, -1)?.try_index((.., ..k))?;
-            kept = kept.take_along_axis(&top, -1)?;
+            let top = ops::argpartition_axis(scores.negative()?, k - 1, -1)?.try_index((.., ..k))?;
+            scores = scores.take_along_axis(&top, -1)?;
             ids = Some(top);
         }
         let left_out = Array::from_f32(f32::NEG_INFINITY);
         if 0.0 < self.top_p && self.top_p < 1.0 {
-            let order = ops::argsort_axis(kept.negative()?, -1)?;
-            kept = kept.take_along_axis(&order, -1)?;
+            let order = ops::argsort_axis(scores.negative()?, -1)?;
+            scores = scores.take_along_axis(&order, -1)?;
             ids = Some(match ids {
                 Some(ids) => ids.take_along_axis(&order, -1)?,
                 None => order,
             });
-            let likelier = kept.subtract(&total)?.exp()?.cumsum(-1, false, false)?;
-            kept = ops::select(likelier.lt(Array::from_f32(self.top_p))?, kept, &left_out)?;
+            let likelier = scores.subtract(&total)?.exp()?.cumsum(-1, false, false)?;
+            scores = ops::select(likelier.lt(Array::from_f32(self.top_p))?, scores, &left_out)?;
         }
         if self.min_p > 0.0 {
             let least = Array::from_f32(self.min_p.ln());
-            kept = ops::select(kept.ge(least)?, kept, &left_out)?;
+            scores = ops::select(scores.ge(least)?, scores, &left_out)?;
         }
-        Ok(Candidates { logits: kept.divide(Array::from_f32(self.temperature))?, ids })
+        Ok(Candidates { logits: scores.divide(Array::from_f32(self.temperature))?, ids })
     }
 
     fn penalizes(&self) -> bool {

@@ -6,7 +6,7 @@
 /// Text that comes in pieces, of which what may be the beginning of a stop is held back.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Segments {
-    held: String,
+    pending: String,
     /// Whether a stop has come.
     pub(super) stopped: bool,
 }
@@ -17,23 +17,23 @@ impl Segments {
         if self.stopped {
             return String::new();
         }
-        self.held.push_str(text);
-        let complete = stops.iter().filter_map(|stop| self.held.find(stop.as_str()).map(|at| (at + stop.len(), at)));
+        self.pending.push_str(text);
+        let complete = stops.iter().filter_map(|stop| self.pending.find(stop.as_str()).map(|at| (at + stop.len(), at)));
         if let Some((_, begin)) = complete.min() {
             self.stopped = true;
-            self.held.truncate(begin);
-            return std::mem::take(&mut self.held);
+            self.pending.truncate(begin);
+            return std::mem::take(&mut self.pending);
         }
-        let begins = |at: &usize| stops.iter().any(|stop| stop.starts_with(&self.held[*at..]));
-        let places = self.held.char_indices().map(|(at, _)| at);
-        let keep = places.clone().find(begins).unwrap_or(self.held.len());
-        let rest = self.held.split_off(keep);
-        std::mem::replace(&mut self.held, rest)
+        let begins = |at: &usize| stops.iter().any(|stop| stop.starts_with(&self.pending[*at..]));
+        let places = self.pending.char_indices().map(|(at, _)| at);
+        let keep = places.clone().find(begins).unwrap_or(self.pending.len());
+        let held_back = self.pending.split_off(keep);
+        std::mem::replace(&mut self.pending, held_back)
     }
 
     /// What was held back, as nothing follows.
-    pub(super) fn rest(&mut self) -> String {
-        std::mem::take(&mut self.held)
+    pub(super) fn flush(&mut self) -> String {
+        std::mem::take(&mut self.pending)
     }
 }
 
@@ -45,9 +45,9 @@ mod tests {
     fn pieces(parts: &[&str], stops: &[&str]) -> (Vec<String>, bool) {
         let stops: Vec<String> = stops.iter().map(|stop| (*stop).to_owned()).collect();
         let mut segments = Segments::default();
-        let mut made: Vec<String> = parts.iter().map(|part| segments.push(part, &stops)).collect();
-        made.push(segments.rest());
-        (made, segments.stopped)
+        let mut out: Vec<String> = parts.iter().map(|part| segments.push(part, &stops)).collect();
+        out.push(segments.flush());
+        (out, segments.stopped)
     }
 
     #[test]

@@ -170,11 +170,11 @@ where
     Self: Tree,
 {
     fn pad_left(&mut self, tokens: i32, lengths: &[i32]) -> Result<()> {
-        all_or_none(self, |all| all.iter_mut().try_for_each(|each| each.pad_left(tokens, lengths)))
+        all_or_none(self, |parts| parts.iter_mut().try_for_each(|part| part.pad_left(tokens, lengths)))
     }
 
     fn select(&self, rows: &[i32]) -> Result<Self> {
-        self.iter().map(|each| each.select(rows)).collect()
+        self.iter().map(|part| part.select(rows)).collect()
     }
 
     fn merge(parts: &[Self]) -> Result<Self> {
@@ -191,8 +191,8 @@ macro_rules! tuples {
         $(
             impl<$($part: Sequences),+> Sequences for ($($part,)+) {
                 fn pad_left(&mut self, tokens: i32, lengths: &[i32]) -> Result<()> {
-                    all_or_none(self, |all| {
-                        $(all.$at.pad_left(tokens, lengths)?;)+
+                    all_or_none(self, |parts| {
+                        $(parts.$at.pad_left(tokens, lengths)?;)+
                         Ok(())
                     })
                 }

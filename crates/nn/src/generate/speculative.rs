@@ -110,7 +110,7 @@ struct Speculative<'a, S> {
     sampling: SamplerState,
 }
 
-/// What a round made, to be read.
+/// The arrays of a round, to be read.
 struct Round {
     /// The tokens that were proposed, `u32[n]`, if some were.
     drafted: Option<Array>,
@@ -141,7 +141,7 @@ impl<S: Tree + Clone + Trim> Speculative<'_, S> {
         // What is drawn for a draft is drawn for nothing else, in this round or in another: else what it draws would tell of what it
         // is judged by, and the tokens would not be the model's.
         let (key, now) = random::split(&self.sampling.key, 2)?;
-        let (for_draft, own) = random::split(&now, 2)?;
+        let (for_draft, for_verdict) = random::split(&now, 2)?;
         let proposal = match self.model.steps.vocabulary.filter(|_| max_draft_tokens > 0) {
             // What the model does not know is not proposed: with its first step that is known.
             None => None,
@@ -154,7 +154,7 @@ impl<S: Tree + Clone + Trim> Speculative<'_, S> {
         };
         self.model.mark();
         match proposal {
-            Some(proposal) => self.judge(proposal, &own, key),
+            Some(proposal) => self.judge(proposal, &for_verdict, key),
             None => self.alone(),
         }
     }
@@ -171,13 +171,13 @@ impl<S: Tree + Clone + Trim> Speculative<'_, S> {
     }
 
     /// What the model says of tokens that may follow, with a key for this and one for the next round.
-    fn judge(&mut self, proposal: Proposal, own: &Array, key: Array) -> Result<Round> {
+    fn judge(&mut self, proposal: Proposal, for_verdict: &Array, key: Array) -> Result<Round> {
         let Proposal { tokens: drafted, law, valid } = proposal;
         let count = drafted.dim(0);
-        let seen = ops::concatenate(&[&self.model.tokens(), &drafted.expand_dims(0)?], 1)?;
-        let logits = self.model.steps.logits(&seen)?;
-        let (given, vocabulary) = match *logits.shape() {
-            [_, given, vocabulary] if given > count => (given, vocabulary),
+        let tokens = ops::concatenate(&[&self.model.tokens(), &drafted.expand_dims(0)?], 1)?;
+        let logits = self.model.steps.logits(&tokens)?;
+        let (positions, vocabulary) = match *logits.shape() {
+            [_, positions, vocabulary] if positions > count => (positions, vocabulary),
             _ => {
                 return Err(Error::invalid(
                     "a step that judges a draft gives the logits of its last token alone",
@@ -185,10 +185,10 @@ impl<S: Tree + Clone + Trim> Speculative<'_, S> {
                 ));
             }
         };
-        let logits = logits.try_index((0, given - count - 1.., ..))?;
+        let logits = logits.try_index((0, positions - count - 1.., ..))?;
         let recent = self.sampling.recent.as_ref();
         let recent = recent.map(|recent| Sampler::recent_along(recent, &drafted)).transpose()?;
-        let mut rows = SamplerState { key: own.clone(), recent: recent.clone() };
+        let mut rows = SamplerState { key: for_verdict.clone(), recent: recent.clone() };
         let mut valid: Vec<Array> = valid.into_iter().collect();
         let (stay, next);
         if self.sampler.temperature == 0.0 {
@@ -199,7 +199,7 @@ impl<S: Tree + Clone + Trim> Speculative<'_, S> {
         } else {
             let ours = self.sampler.probabilities(&logits, &rows)?;
             let law = law.map_or_else(|| certain(&drafted, vocabulary), Ok)?;
-            (stay, next) = Verdict::new(&drafted, &ours, &law)?.draw(own)?;
+            (stay, next) = Verdict::new(&drafted, &ours, &law)?.draw(for_verdict)?;
             valid.push(ours.sum_axis(-1, None)?.is_finite()?);
         }
         Ok(Round { drafted: Some(drafted), stay, next, valid: ops::concatenate(&valid, 0)?, recent, key })

@@ -9,7 +9,7 @@ pub struct GenerateStats {
     pub prompt_tokens: usize,
     /// From the beginning to the first token.
     pub prompt_time: Duration,
-    /// Tokens that were made, those included that a sequence stopped at.
+    /// Tokens that were drawn, those included that a sequence stopped at.
     pub tokens: usize,
     /// The tokens of the first step, which are among these; their time is that of the prompts.
     pub first_tokens: usize,
@@ -28,7 +28,7 @@ impl GenerateStats {
         rate(self.prompt_tokens, self.prompt_time)
     }
 
-    /// Tokens a second that were made after the first step; `None` where it made all of them.
+    /// Tokens a second that were drawn after the first step; `None` where it drew all of them.
     #[must_use]
     pub fn rate(&self) -> Option<f64> {
         rate(self.tokens - self.first_tokens, self.time)

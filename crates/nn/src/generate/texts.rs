@@ -123,13 +123,13 @@ impl<D: Detokenizer> Iterator for Texts<'_, D> {
             if finish.is_some() {
                 text += &detokenizer.finish()?;
             }
-            let mut made = segments.push(&text, &self.stops);
+            let mut piece = segments.push(&text, &self.stops);
             if segments.stopped {
                 finish = Some(Finish::Stop);
             } else if finish.is_some() {
-                made += &segments.rest();
+                piece += &segments.flush();
             }
-            Ok(made)
+            Ok(piece)
         };
         let text = read();
         if text.is_err() || finish.is_some() {

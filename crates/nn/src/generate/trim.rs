@@ -167,15 +167,15 @@ impl Trim for Cache {
 impl<T: Trim + Clone> Trim for Vec<T> {
     /// Trims all or none: the layers of a model have one sequence.
     fn trim(&mut self, tokens: i32) -> Result<()> {
-        all_or_none(self, |all| all.iter_mut().try_for_each(|each| each.trim(tokens)))
+        all_or_none(self, |parts| parts.iter_mut().try_for_each(|part| part.trim(tokens)))
     }
 
     fn reserve_trim(&mut self, tokens: i32) -> Result<()> {
-        all_or_none(self, |all| all.iter_mut().try_for_each(|each| each.reserve_trim(tokens)))
+        all_or_none(self, |parts| parts.iter_mut().try_for_each(|part| part.reserve_trim(tokens)))
     }
 
     fn has_room(&self, tokens: i32) -> bool {
-        self.iter().all(|each| each.has_room(tokens))
+        self.iter().all(|part| part.has_room(tokens))
     }
 
     fn mark(&self) -> Option<Mark> {
@@ -188,10 +188,10 @@ impl<T: Trim + Clone> Trim for Vec<T> {
             Mark::Parts(parts) if parts.len() == self.len() => parts,
             _ => return Err(foreign()),
         };
-        all_or_none(self, |all| {
-            all.iter_mut().zip(parts).try_for_each(|(each, part)| match part {
-                Some(mark) => each.rewind(mark, tokens),
-                None => each.trim(tokens),
+        all_or_none(self, |states| {
+            states.iter_mut().zip(parts).try_for_each(|(state, part)| match part {
+                Some(mark) => state.rewind(mark, tokens),
+                None => state.trim(tokens),
             })
         })
     }

@@ -1,4 +1,4 @@
-//! Weights of a model that are trained as their codes, while a step is made.
+//! Weights of a model that are trained as their codes, during a step.
 
 use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
@@ -12,7 +12,7 @@ use crate::within::mapped;
 impl<M: ModuleParameters> Model<M> {
     /// Whether a parameter is trained as its codes.
     pub(super) fn is_coded(&self) -> bool {
-        self.parts.held.values().any(ArrayLeaves::is_coded)
+        self.parts.implicit.values().any(ArrayLeaves::is_coded)
     }
 
     /// Gives each of these parameters a leaf that a gradient is taken of, and tells whether it did: inside another gradient each has one,
@@ -59,17 +59,17 @@ impl<M: ModuleParameters> Model<M> {
 
     /// Puts what `f` makes of each of these parameters in its place, or of none where it fails.
     pub(super) fn each_coded(&mut self, f: &mut dyn FnMut(&TrainedCodes) -> Result<TrainedCodes>) -> Result<()> {
-        let mut made = Vec::new();
-        for (path, held) in self.parts.held.iter().filter(|(_, held)| held.is_coded()) {
-            let other = mapped(&held.value()?, &mut |value| {
+        let mut changed = Vec::new();
+        for (path, leaves) in self.parts.implicit.iter().filter(|(_, leaves)| leaves.is_coded()) {
+            let other = mapped(&leaves.value()?, &mut |value| {
                 value.downcast::<TrainedCodes>().map(|codes| Ok(f(codes)?.into())).transpose()
             })?;
             if let Some(other) = other {
-                made.push((path.clone(), ArrayLeaves::new(path, &other)?));
+                changed.push((path.clone(), ArrayLeaves::new(path, &other)?));
             }
         }
-        if !made.is_empty() {
-            self.parts.held.extend(made);
+        if !changed.is_empty() {
+            self.parts.implicit.extend(changed);
         }
         Ok(())
     }

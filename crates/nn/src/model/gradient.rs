@@ -65,8 +65,8 @@ impl<M: ModuleParameters> Model<M> {
         let (paths, arrays): (Vec<String>, Vec<Array>) =
             state.model.trainable(&filter).into_iter().map(|(path, array)| (path, array.clone())).unzip();
         if paths.is_empty() {
-            let all = state.model.trainable(&ParameterFilter::All).into_iter().map(|(path, _)| path);
-            return Err(Error::invalid(format!("the model has no float leaf to train in {filter:?}"), listed(all)));
+            let paths = state.model.trainable(&ParameterFilter::All).into_iter().map(|(path, _)| path);
+            return Err(Error::invalid(format!("the model has no float leaf to train in {filter:?}"), listed(paths)));
         }
         state.model.tell_of_shared(&paths);
         let mut call = Some((f, args));
@@ -98,7 +98,7 @@ impl<M: ModuleParameters> Model<M> {
 
     /// In training a dropout without a key would drop nothing, and nobody would see it.
     fn check_dropout(&self) -> Result<()> {
-        let mut lacking = self.parts.held.iter().filter_map(|(path, held)| Some((path, held.lacks_key()?)));
+        let mut lacking = self.parts.implicit.iter().filter_map(|(path, leaves)| Some((path, leaves.lacks_key()?)));
         match lacking.next().filter(|_| self.parts.training) {
             None => Ok(()),
             Some((path, dropout)) => Err(Error::invalid(

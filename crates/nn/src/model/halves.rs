@@ -36,8 +36,8 @@ use crate::{Parameters, Pattern};
 ///
 /// A parameter cannot be evaluated.
 pub fn hold_halves(mut parameters: Parameters) -> Result<Parameters> {
-    let held = held(&parameters, Device::try_default()?.get_type()?, &|_, array| array.ndim() == 2)?;
-    parameters.extend(held);
+    let halves = as_halves(&parameters, Device::try_default()?.get_type()?, &|_, array| array.ndim() == 2)?;
+    parameters.extend(halves);
     Ok(parameters)
 }
 
@@ -64,8 +64,8 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// As for [`hold_halves`]. The model is then what it was.
     pub fn hold_halves(&mut self) -> Result<&mut Self> {
-        let held = held(&self.values()?, Device::try_default()?.get_type()?, &|_, array| array.ndim() == 2)?;
-        self.hold(held)
+        let halves = as_halves(&self.values()?, Device::try_default()?.get_type()?, &|_, array| array.ndim() == 2)?;
+        self.hold(halves)
     }
 
     /// Makes implicit arrays of stacks of half-precision matrices `[e, n, k]` that a pattern names, such as the experts of a
@@ -102,8 +102,8 @@ impl<M: ModuleParameters> Model<M> {
     pub fn hold_stacked_halves(&mut self, pattern: impl TryInto<Pattern, Error: Into<Error>>) -> Result<&mut Self> {
         let pattern = pattern.try_into().map_err(Into::into)?;
         let takes = |path: &str, array: &Array| array.ndim() == 3 && pattern.names(&self.paths(path), &array.into());
-        let held = held(&self.values()?, Device::try_default()?.get_type()?, &takes)?;
-        self.hold(held)
+        let halves = as_halves(&self.values()?, Device::try_default()?.get_type()?, &takes)?;
+        self.hold(halves)
     }
 
     fn hold(&mut self, held: Parameters) -> Result<&mut Self> {
@@ -124,10 +124,10 @@ impl<M: ModuleParameters> Model<M> {
 type Takes<'t> = dyn Fn(&str, &Array) -> bool + 't;
 
 /// What holds the matrices of half floats, by path; nothing where MLX multiplies them itself.
-fn held(parameters: &Parameters, device: DeviceType, takes: &Takes<'_>) -> Result<Parameters> {
-    let mut held = Parameters::new();
+fn as_halves(parameters: &Parameters, device: DeviceType, takes: &Takes<'_>) -> Result<Parameters> {
+    let mut halves = Parameters::new();
     if matches!(device, DeviceType::Gpu) {
-        return Ok(held);
+        return Ok(halves);
     }
     let matrices = parameters.iter().filter_map(|(path, value)| Some((path, value.as_dense()?)));
     for (path, matrix) in matrices.filter(|(path, matrix)| takes(path, matrix) && matrix.size() > 0) {
@@ -141,19 +141,19 @@ fn held(parameters: &Parameters, device: DeviceType, takes: &Takes<'_>) -> Resul
         let below = |axis: usize| matrix.shape()[axis + 1..].iter().product::<i32>() as usize;
         let by_rows = matrix.strides().iter().enumerate().all(|(axis, &stride)| stride == below(axis));
         let held_as = if by_rows { matrix } else { &matrix.contiguous()? };
-        held.insert(path.clone(), format.quantize(held_as)?);
+        halves.insert(path.clone(), format.quantize(held_as)?);
     }
     // Views, which keep no more than the memory of the dense arrays once they are evaluated.
-    transforms::eval(held.values().filter_map(codes))?;
-    if !held.is_empty() {
-        let bytes: usize = held.values().map(Value::nbytes).sum();
-        let (count, mib) = (held.len(), bytes as f64 / f64::from(1 << 20));
+    transforms::eval(halves.values().filter_map(codes))?;
+    if !halves.is_empty() {
+        let bytes: usize = halves.values().map(Value::nbytes).sum();
+        let (count, mib) = (halves.len(), bytes as f64 / f64::from(1 << 20));
         tracing::info!(
             target: "tacit",
             "{count} matrices of half floats, {mib:.1} MiB, are multiplied as f16 and bf16 arrays: MLX has no fast product of them on this CPU"
         );
     }
-    Ok(held)
+    Ok(halves)
 }
 
 fn codes(value: &Value) -> Option<&Array> {
@@ -171,7 +171,7 @@ mod tests {
     fn nothing_is_held_on_a_gpu() {
         let matrix = ops::zeros_dtype(&[4, 8], Dtype::Bfloat16).expect("zeros");
         let parameters = Parameters::from([("weight".to_owned(), matrix.into())]);
-        assert_eq!(held(&parameters, DeviceType::Cpu, &|_, _| true).expect("evaluates").len(), 1);
-        assert!(held(&parameters, DeviceType::Gpu, &|_, _| true).expect("evaluates").is_empty());
+        assert_eq!(as_halves(&parameters, DeviceType::Cpu, &|_, _| true).expect("evaluates").len(), 1);
+        assert!(as_halves(&parameters, DeviceType::Gpu, &|_, _| true).expect("evaluates").is_empty());
     }
 }

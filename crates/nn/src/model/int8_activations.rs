@@ -54,7 +54,7 @@ impl<M: ModuleParameters> Model<M> {
     ) -> Result<RoundedActivations> {
         let pattern = pattern.try_into().map_err(Into::into)?;
         let mut rounded = RoundedActivations::default();
-        let made = self.replacing(&pattern, |path, value| {
+        let parameters = self.replacing(&pattern, |path, value| {
             if value.aval()?.shape.len() < 2 && !pattern.is_exact() {
                 return Ok(None);
             }
@@ -69,14 +69,14 @@ impl<M: ModuleParameters> Model<M> {
                 }
             }
         })?;
-        if made.is_empty() {
+        if parameters.is_empty() {
             return Err(Error::invalid(
                 rounded.to_string(),
                 "quantize weights first, in a format whose codes are multiplied as integers, such as nf4:64",
             ));
         }
         // The codes are the same, and so is what the report says of them.
-        self.put_all(made)?;
+        self.put_all(parameters)?;
         Ok(rounded)
     }
 }
@@ -84,7 +84,7 @@ impl<M: ModuleParameters> Model<M> {
 /// The value with rounding codes in it, or why there are none.
 fn rounding(value: &Value) -> Result<Result<Value, String>> {
     let (mut rounds, mut refused) = (false, None);
-    let made = within::mapped(value, &mut |value| {
+    let rounded = within::mapped(value, &mut |value| {
         let Some(codes) = value.family::<dyn Packed>() else { return Ok(None) };
         match codes.rounding_activations() {
             Ok(array) => {
@@ -99,7 +99,7 @@ fn rounding(value: &Value) -> Result<Result<Value, String>> {
         }
     })?;
     let none = if value.is_implicit() { "it holds no codes" } else { "it is dense" };
-    Ok(made.filter(|_| rounds).ok_or_else(|| refused.unwrap_or_else(|| none.to_owned())))
+    Ok(rounded.filter(|_| rounds).ok_or_else(|| refused.unwrap_or_else(|| none.to_owned())))
 }
 
 impl fmt::Display for RoundedActivations {

@@ -141,12 +141,12 @@ impl<M: ModuleParameters> Model<M> {
     /// An implicit array refuses its own children.
     pub fn leaf_kinds(&self, only: &ParameterFilter) -> Result<LeafKinds> {
         let whole = only.whole().into_iter().map(str::to_owned).collect();
-        let mut all = BTreeMap::new();
+        let mut by_path = BTreeMap::new();
         for (path, value) in self.values()? {
-            kinds(&path, &value, &[], &mut all);
+            kinds(&path, &value, &[], &mut by_path);
         }
         let kind = |(path, _): (String, &Array)| {
-            let kind = all.remove(&path).flatten();
+            let kind = by_path.remove(&path).flatten();
             (path, kind)
         };
         Ok(LeafKinds { whole, leaves: self.lasting_leaves(only).into_iter().map(kind).collect() })
@@ -185,16 +185,16 @@ impl<M: ModuleParameters> Model<M> {
         if arrays.is_empty() {
             return Err(Error::invalid("there is no leaf to load", "save the leaves that are trained"));
         }
-        let given: BTreeSet<&str> = arrays.keys().map(String::as_str).collect();
+        let paths: BTreeSet<&str> = arrays.keys().map(String::as_str).collect();
         let whole: Vec<&str> = match kinds {
             Some(kinds) => {
                 let named: Vec<String> = kinds.paths().map(|path| self.own_leaf(path)).collect();
                 let named: BTreeSet<&str> = named.iter().map(String::as_str).collect();
-                refuse("leaves that were saved are not given", named.difference(&given))?;
-                refuse("leaves are given that were not saved with the others", given.difference(&named))?;
+                refuse("leaves that were saved are not given", named.difference(&paths))?;
+                refuse("leaves are given that were not saved with the others", paths.difference(&named))?;
                 kinds.whole.iter().map(String::as_str).collect()
             }
-            None => self.parts_of(&given),
+            None => self.parts_of(&paths),
         };
         if let Some(kinds) = kinds {
             self.refuse_differing(kinds, &self.leaf_kinds(&ParameterFilter::All)?)?;
@@ -204,7 +204,7 @@ impl<M: ModuleParameters> Model<M> {
                 "the leaves say nothing of the scale and the kind of their adapters: they are taken to be those of the model"
             );
         }
-        self.refuse_lacking(whole, &given)?;
+        self.refuse_lacking(whole, &paths)?;
         self.put_leaves(arrays)
     }
 
@@ -216,12 +216,12 @@ impl<M: ModuleParameters> Model<M> {
     /// other fields; or the model has another leaf of a part that they say is whole.
     pub fn check_leaves(&self, kinds: &LeafKinds) -> Result<()> {
         const HELP: &str = "take the leaves of the model as it is now, without those that it had before";
-        let own = self.leaf_kinds(&ParameterFilter::All)?;
+        let model_kinds = self.leaf_kinds(&ParameterFilter::All)?;
         let mut paths = BTreeMap::new();
         let mut lost = Vec::new();
         for path in kinds.paths() {
             let leaf = self.own_leaf(path);
-            if !own.leaves.contains_key(&leaf) {
+            if !model_kinds.leaves.contains_key(&leaf) {
                 lost.push(path);
             } else if let Some(other) = paths.insert(leaf, path) {
                 return Err(Error::invalid(format!("{other} and {path} are one leaf of the model"), HELP));
@@ -230,18 +230,18 @@ impl<M: ModuleParameters> Model<M> {
         if !lost.is_empty() {
             return Err(Error::invalid(format!("the model does not have these leaves: {}", some_of(lost)), HELP));
         }
-        self.refuse_differing(kinds, &own)?;
-        let given = paths.keys().map(String::as_str).collect();
-        self.refuse_lacking(kinds.whole.iter().map(String::as_str), &given).map_err(|error| {
+        self.refuse_differing(kinds, &model_kinds)?;
+        let leaves = paths.keys().map(String::as_str).collect();
+        self.refuse_lacking(kinds.whole.iter().map(String::as_str), &leaves).map_err(|error| {
             // Here no file has them.
             Error::invalid(error.clause(), "take all leaves of that part from the model as it is now")
         })
     }
 
-    /// Refuses a leaf that is of another kind among `own`, which are all of the model.
-    fn refuse_differing(&self, kinds: &LeafKinds, own: &LeafKinds) -> Result<()> {
+    /// Refuses a leaf that is of another kind among `model_kinds`, which are all of the model.
+    fn refuse_differing(&self, kinds: &LeafKinds, model_kinds: &LeafKinds) -> Result<()> {
         let differing = kinds.leaves.iter().find_map(|(path, saved)| {
-            let own = own.leaves.get(&self.own_leaf(path))?;
+            let own = model_kinds.leaves.get(&self.own_leaf(path))?;
             let agree = match (saved, own) {
                 (Some(saved), Some(own)) => saved.agrees(own),
                 // A dense parameter is of none.
@@ -260,8 +260,8 @@ impl<M: ModuleParameters> Model<M> {
     /// Refuses that leaves of whole parts are not given.
     fn refuse_lacking<'p>(&self, whole: impl IntoIterator<Item = &'p str>, given: &BTreeSet<&str>) -> Result<()> {
         for part in whole.into_iter().filter_map(ParameterFilter::named) {
-            let own = self.lasting_leaves(part);
-            let lacking = own.iter().map(|(path, _)| path.as_str()).filter(|path| !given.contains(path));
+            let leaves = self.lasting_leaves(part);
+            let lacking = leaves.iter().map(|(path, _)| path.as_str()).filter(|path| !given.contains(path));
             refuse(&format!("leaves of the model are not given, of {part:?}"), lacking.collect::<Vec<_>>().iter())?;
         }
         Ok(())

@@ -80,7 +80,7 @@ impl<M: ModuleParameters> Model<M> {
                     chosen.push((path.to_owned(), array));
                 }
             };
-            match self.parts.held.get(&*parameter) {
+            match self.parts.implicit.get(&*parameter) {
                 Some(held) => held.leaves.iter().for_each(|leaf| take(&leaf.path, leaf.role, &leaf.array)),
                 None => take(&parameter, Role::of_dense(&parameter), array),
             }
@@ -91,10 +91,10 @@ impl<M: ModuleParameters> Model<M> {
 
     /// Every leaf by path, to be changed.
     pub(super) fn slots(&mut self) -> HashMap<Rc<str>, &mut Array> {
-        let Parts { module, held, ties, .. } = &mut *self.parts;
+        let Parts { module, implicit, ties, .. } = &mut *self.parts;
         let mut slots = module.parameters_mut().flatten();
-        slots.retain(|path, _| !ties.is_tied(path) && !held.contains_key(&**path));
-        for leaf in held.values_mut().flat_map(|held| &mut held.leaves) {
+        slots.retain(|path, _| !ties.is_tied(path) && !implicit.contains_key(&**path));
+        for leaf in implicit.values_mut().flat_map(|leaves| &mut leaves.leaves) {
             slots.insert(Rc::from(leaf.path.as_str()), &mut leaf.array);
         }
         slots
@@ -142,10 +142,10 @@ impl<M: ModuleParameters> Model<M> {
         &self,
         arrays: impl IntoIterator<Item = (String, Array)>,
     ) -> Result<BTreeMap<String, Array>> {
-        let mut own: BTreeMap<String, (String, Array)> = BTreeMap::new();
+        let mut by_leaf: BTreeMap<String, (String, Array)> = BTreeMap::new();
         for (path, array) in arrays {
             let leaf = self.own_leaf(&path);
-            if let Some((name, known)) = own.get(&leaf)
+            if let Some((name, known)) = by_leaf.get(&leaf)
                 && *name != path
                 && !same_bits(known, &array)?
             {
@@ -155,9 +155,9 @@ impl<M: ModuleParameters> Model<M> {
                 ));
             }
             // Of one path the last one counts.
-            own.insert(leaf, (path, array));
+            by_leaf.insert(leaf, (path, array));
         }
-        Ok(own.into_iter().map(|(leaf, (_, array))| (leaf, array)).collect())
+        Ok(by_leaf.into_iter().map(|(leaf, (_, array))| (leaf, array)).collect())
     }
 }
 
@@ -181,7 +181,7 @@ impl<M: ModuleParameters> ModuleParameters for Model<M> {
     /// Adapters that are there are frozen, too; those that come later are there to be trained, and are not.
     fn freeze_parameters(&mut self, recursive: bool) {
         self.parts.module.freeze_parameters(recursive);
-        let adapters = self.parts.held.iter().filter(|(_, held)| held.is_adapter());
+        let adapters = self.parts.implicit.iter().filter(|(_, leaves)| leaves.is_adapter());
         self.parts.frozen = adapters.map(|(path, _)| path.clone()).collect();
     }
 

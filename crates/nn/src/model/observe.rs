@@ -122,7 +122,7 @@ impl<M: ModuleParameters> Model<M> {
         let mut named = Vec::new();
         for (path, value) in self.values()? {
             let aval = value.aval()?;
-            if pattern.names(&self.parts.ties.all(&path), &aval) {
+            if pattern.names(&self.parts.ties.paths(&path), &aval) {
                 let can_be = (2..=3).contains(&aval.shape.len()) && aval.dtype.is_float();
                 named.push((path, value, can_be));
             }
@@ -137,20 +137,21 @@ impl<M: ModuleParameters> Model<M> {
         first: fn(Value) -> Result<Observed>,
         f: impl FnOnce(&mut Self) -> Result<O, E>,
     ) -> Result<Observations> {
-        let (mut own, mut observed) = (Parameters::new(), Vec::<(String, Observed)>::new());
+        let (mut originals, mut observed) = (Parameters::new(), Vec::<(String, Observed)>::new());
         for (path, value, can_be) in self.observable(pattern)? {
             if can_be || pattern.is_exact() {
                 let weight = observed.first().map_or_else(|| first(value.clone()), |(_, other)| other.beside(&value));
                 let weight = weight.map_err(|error| error.of_parameter(&path))?;
                 observed.push((path.clone(), weight));
-                own.insert(path, value);
+                originals.insert(path, value);
             }
         }
         if observed.is_empty() {
             let message = format!("the pattern {pattern} names no weight of the model that can be observed");
             return Err(Error::invalid(message, self.listed()));
         }
-        let mut watched = Watched { own, frozen: self.parts.frozen.clone(), halves: self.halves.clone(), model: self };
+        let mut watched =
+            Watched { originals, frozen: self.parts.frozen.clone(), halves: self.halves.clone(), model: self };
         let weights = observed.iter().map(|(path, weight)| (path.clone(), Value::from(weight.clone())));
         watched.model.put(weights.collect())?;
         f(watched.model).map_err(Into::into)?;
@@ -190,9 +191,9 @@ impl<M: ModuleParameters> Model<M> {
         method: &dyn Calibrate,
     ) -> Result<Self> {
         self.quantize_by(pattern, formats, &|path: &str, format: &AnyFormat, value: &Value| {
-            let seen = observations.get(path)?;
+            let observation = observations.get(path)?;
             let weight = value.dense()?;
-            method.quantize(format, &weight, seen).map_err(|error| error.of_parameter(path))
+            method.quantize(format, &weight, observation).map_err(|error| error.of_parameter(path))
         })
     }
 }
@@ -206,7 +207,7 @@ fn bytes_of_sums(aval: &Aval) -> usize {
 /// A model with other weights, until it is dropped.
 struct Watched<'m, M: ModuleParameters> {
     model: &'m mut Model<M>,
-    own: Parameters,
+    originals: Parameters,
     /// What placing a value forgets of a parameter.
     frozen: BTreeSet<String>,
     halves: BTreeMap<String, Dtype>,
@@ -215,9 +216,9 @@ struct Watched<'m, M: ModuleParameters> {
 impl<M: ModuleParameters> Watched<'_, M> {
     fn give_back(&mut self) -> Result<()> {
         self.model.refresh();
-        let own = std::mem::take(&mut self.own);
+        let originals = std::mem::take(&mut self.originals);
         let there =
-            own.into_iter().filter(|(path, _)| self.model.parts.places.find(path).is_some()).collect::<Vec<_>>();
+            originals.into_iter().filter(|(path, _)| self.model.parts.places.find(path).is_some()).collect::<Vec<_>>();
         if !there.is_empty() {
             self.model.put(there)?;
             self.model.parts.frozen = std::mem::take(&mut self.frozen);

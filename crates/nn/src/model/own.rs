@@ -21,7 +21,7 @@ pub(super) struct Parts<M> {
     /// Where the module has its parameters.
     pub(super) places: Places,
     /// The implicit parameters; a broadcast zero has each one's place in the module.
-    pub(super) held: BTreeMap<String, ArrayLeaves>,
+    pub(super) implicit: BTreeMap<String, ArrayLeaves>,
     /// Parameters that are another one; a broadcast zero has each one's place in the module.
     pub(super) ties: Ties,
     pub(super) trained: ParameterFilter,
@@ -60,7 +60,7 @@ pub(super) struct Own<P> {
 #[derive(Debug)]
 pub(super) struct Listed {
     /// Where they lie, if some came or went since they were found.
-    pub(super) found: Option<Places>,
+    pub(super) places_now: Option<Places>,
     /// In the order of the places.
     pub(super) arrays: Vec<Array>,
     /// The paths that are not frozen, if some are.
@@ -71,15 +71,15 @@ impl Listed {
     fn new(module: &impl ModuleParameters, places: &Places) -> Self {
         let sorted = |places: &Places| places.sorted(module.parameters());
         let known = sorted(places);
-        let found = known.is_none().then(|| Places::from_module(module));
-        let places = found.as_ref().unwrap_or(places);
+        let places_now = known.is_none().then(|| Places::from_module(module));
+        let places = places_now.as_ref().unwrap_or(places);
         let arrays = known.or_else(|| sorted(places));
         let arrays = arrays.unwrap_or_else(|| unreachable!("the places are those of the module"));
         let arrays: Vec<Array> = arrays.into_iter().cloned().collect();
-        let all = places.sorted(module.trainable_parameters()).is_some();
-        let unfrozen =
-            (!all).then(|| module.trainable_parameters().flatten().into_keys().map(|path| path.to_string()).collect());
-        Self { found, arrays, unfrozen }
+        let all_trained = places.sorted(module.trainable_parameters()).is_some();
+        let unfrozen = (!all_trained)
+            .then(|| module.trainable_parameters().flatten().into_keys().map(|path| path.to_string()).collect());
+        Self { places_now, arrays, unfrozen }
     }
 }
 

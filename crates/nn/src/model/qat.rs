@@ -221,13 +221,13 @@ impl<M: ModuleParameters> Model<M> {
         let aware = aware.into_config()?;
         let rules = aware.rules.within(pattern)?;
         rules.supported()?;
-        let (mut report, mut made, mut passed) = (self.report.clone(), Parameters::new(), Vec::new());
+        let (mut report, mut parameters, mut passed) = (self.report.clone(), Parameters::new(), Vec::new());
         for (path, value) in self.values()? {
             let aval = value.aval()?;
-            let rule = rules.rule(&self.parts.ties.all(&path), &aval);
+            let rule = rules.rule(&self.parts.ties.paths(&path), &aval);
             let Some(Rule { pattern, action: Action::Quantize(format) }) = rule else { continue };
             let before = value.nbytes();
-            let reason = left(&path, &value, pattern.is_exact(), format);
+            let reason = misfit(&path, &value, pattern.is_exact(), format);
             let outcome = if let Some(reason) = reason.map_err(|error| error.of_parameter(&path))? {
                 passed.push((path.clone(), reason.clone()));
                 Outcome::left(reason)
@@ -238,17 +238,17 @@ impl<M: ModuleParameters> Model<M> {
                     // The floats that the codes were made of are nobody's any more.
                     tree::eval(&prepared).map_err(|error| error.of_parameter(&path))?;
                 }
-                made.insert(path.clone(), prepared);
+                parameters.insert(path.clone(), prepared);
                 Outcome::Prepared { format: format.to_string() }
             };
-            let after = made.get(&path).map_or(before, Value::nbytes);
+            let after = parameters.get(&path).map_or(before, Value::nbytes);
             report.note(path, Row { aval, before, after, outcome });
         }
-        if made.is_empty() {
+        if parameters.is_empty() {
             return Err(nothing_made(NOTHING_PREPARED, &passed, self.listed()));
         }
         report.unused = rules.unused(self.named().iter());
-        self.put_all(made)?;
+        self.put_all(parameters)?;
         self.report = report;
         Ok(self)
     }
@@ -261,7 +261,7 @@ impl<M: ModuleParameters> Model<M> {
     /// Nothing is prepared, quantization is [switched off](Self::switch_quantization), so that the model does not compute
     /// what would be stored, or a master has an element that is not finite. The model is then what it was.
     pub fn convert(&mut self) -> Result<&mut Self> {
-        let (mut report, mut made) = (self.report.clone(), Parameters::new());
+        let (mut report, mut parameters) = (self.report.clone(), Parameters::new());
         let values = self.values()?;
         if let Some((path, _)) = values.iter().find(|(_, value)| is_off(value)) {
             return Err(Error::invalid(
@@ -301,12 +301,12 @@ impl<M: ModuleParameters> Model<M> {
             let error = of.map_or(Ok(0.0), |(master, stored)| relative_error(&master, &stored))?;
             let outcome = Outcome::Quantized { format, bits, error };
             report.note(path.clone(), Row { aval, before, after, outcome });
-            made.insert(path, stored);
+            parameters.insert(path, stored);
         }
-        if made.is_empty() {
+        if parameters.is_empty() {
             return Err(nothing_prepared());
         }
-        self.put_all(made)?;
+        self.put_all(parameters)?;
         self.report = report;
         Ok(self)
     }
@@ -321,17 +321,18 @@ impl<M: ModuleParameters> Model<M> {
     /// Nothing is prepared, or a parameter that is trained as its codes would be switched off: it has no floats. The model is
     /// then what it was.
     pub fn switch_quantization(&mut self, on: bool) -> Result<&mut Self> {
-        if let Some((path, _)) = self.parts.held.iter().find(|(_, held)| !on && held.is_coded()) {
+        if let Some((path, _)) = self.parts.implicit.iter().find(|(_, leaves)| !on && leaves.is_coded()) {
             return Err(Error::invalid(
                 format!("the parameter {path} is trained as its codes, and has no floats to be trained in"),
                 "prepare it in a format that rounds to the nearest for a run that begins in floats",
             ));
         }
-        let made = self.made(|_, value| mapped(&value, &mut |prepared| Ok(prepared.clone().switched(on).into())))?;
-        if made.is_empty() && !self.is_coded() {
+        let parameters = self
+            .mapped_parameters(|_, value| mapped(&value, &mut |prepared| Ok(prepared.clone().switched(on).into())))?;
+        if parameters.is_empty() && !self.is_coded() {
             return Err(nothing_prepared());
         }
-        self.put_all(made)?;
+        self.put_all(parameters)?;
         Ok(self)
     }
 
@@ -367,9 +368,9 @@ impl<M: ModuleParameters> Model<M> {
         }
         let of_norm = ["running_mean", "running_var", "weight", "bias"].map(|name| format!("{norm}.{name}"));
         for path in ["weight", "bias"].map(|name| format!("{layer}.{name}")).iter().chain(&of_norm) {
-            if let [own, other, ..] = self.parts.ties.all(self.parts.ties.own(path))[..] {
+            if let [path, other, ..] = self.parts.ties.paths(self.parts.ties.parameter_path(path))[..] {
                 return Err(Error::invalid(
-                    format!("the parameter {own} is that of {other} as well, which would change with it"),
+                    format!("the parameter {path} is that of {other} as well, which would change with it"),
                     "fold the normalization before the parameters are tied, or keep it",
                 ));
             }
@@ -395,7 +396,7 @@ impl<M: ModuleParameters> Model<M> {
         let moved = wide(&bias.1)?.subtract(wide(&mean.1)?)?.multiply(&factor)?.add(wide(&shift.1)?)?;
         // A normalization of mean 0 and of variance 1, once eps is added.
         let one = ops::full::<f32>(&[outputs], Array::from_f32(1.0 - eps))?;
-        let made = [
+        let replaced = [
             (folded, weight),
             (like(moved, &bias.1)?, bias),
             (ops::zeros_like(&mean.1)?, mean),
@@ -403,8 +404,8 @@ impl<M: ModuleParameters> Model<M> {
             (ops::ones_like(&gain.1)?, gain),
             (ops::zeros_like(&shift.1)?, shift),
         ];
-        transforms::eval(made.iter().map(|(array, _)| array))?;
-        self.put_noted(made.into_iter().map(|(array, (path, _))| (path, array.into())).collect())?;
+        transforms::eval(replaced.iter().map(|(array, _)| array))?;
+        self.put_noted(replaced.into_iter().map(|(array, (path, _))| (path, array.into())).collect())?;
         Ok(self)
     }
 }
@@ -412,8 +413,8 @@ impl<M: ModuleParameters> Model<M> {
 /// Whether a prepared weight in it is not quantized.
 fn is_off(value: &Value) -> bool {
     let Value::Implicit(array) = value else { return false };
-    let own = value.downcast::<Prepared>().is_some_and(|prepared| !prepared.is_on());
-    own || array.children().iter().any(|(_, child)| is_off(child))
+    let itself = value.downcast::<Prepared>().is_some_and(|prepared| !prepared.is_on());
+    itself || array.children().iter().any(|(_, child)| is_off(child))
 }
 
 const NOTHING_PREPARED: &str = "no parameter of the model is prepared";
@@ -423,7 +424,7 @@ fn nothing_prepared() -> Error {
 }
 
 /// Why a parameter is not prepared, if it is not.
-fn left(path: &str, value: &Value, exact: bool, format: &AnyFormat) -> Result<Option<String>> {
+fn misfit(path: &str, value: &Value, exact: bool, format: &AnyFormat) -> Result<Option<String>> {
     let aval = value.aval()?;
     let inner = within_products(value);
     let trained = inner.downcast::<Prepared>().is_some() || inner.downcast::<TrainedCodes>().is_some();

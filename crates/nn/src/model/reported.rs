@@ -29,34 +29,34 @@ impl<M: ModuleParameters> Model<M> {
     /// ```
     #[must_use]
     pub fn report(&self) -> Report {
-        let own = sorted(&self.parts.module).into_iter().filter(|(path, _)| !self.parts.ties.is_tied(path));
+        let parameters = sorted(&self.parts.module).into_iter().filter(|(path, _)| !self.parts.ties.is_tied(path));
         let row = |(path, array): (Rc<str>, &Array)| {
-            let held = self.parts.held.get(&*path);
-            let (aval, after) =
-                held.map_or_else(|| (Aval::from(array), array.nbytes()), |held| (held.aval.clone(), held.nbytes()));
+            let leaves = self.parts.implicit.get(&*path);
+            let (aval, after) = leaves
+                .map_or_else(|| (Aval::from(array), array.nbytes()), |leaves| (leaves.aval.clone(), leaves.nbytes()));
             let known = self.report.rows.get(&*path);
             let before = known.map_or(after, |row| row.before);
-            let outcome = match (known, held) {
+            let outcome = match (known, leaves) {
                 // A function that ran on the module assigned a dense array, of which nothing was noted.
                 (Some(row), None) if !matches!(row.outcome, Outcome::Left { .. }) => Outcome::dense(),
                 (Some(row), _) => row.outcome.clone(),
-                (None, Some(held)) => Outcome::Implicit { array: held.printed() },
+                (None, Some(leaves)) => Outcome::Implicit { array: leaves.printed() },
                 (None, None) => Outcome::unmatched(),
             };
             (path.to_string(), Row { aval, before, after, outcome })
         };
-        Report { rows: own.map(row).collect(), ..self.report.clone() }
+        Report { rows: parameters.map(row).collect(), ..self.report.clone() }
     }
 
     /// The report once these are in their places.
     pub(super) fn noted(&self, parameters: &Parameters) -> Report {
         let (avals, mut report) = (self.avals(), self.report.clone());
         for (path, value) in parameters {
-            let own = self.parts.ties.own(path);
-            let Some(aval) = avals.get(own) else { continue };
-            let before = self.parts.held.get(own).map_or_else(|| aval.nbytes(), ArrayLeaves::nbytes);
+            let parameter = self.parts.ties.parameter_path(path);
+            let Some(aval) = avals.get(parameter) else { continue };
+            let before = self.parts.implicit.get(parameter).map_or_else(|| aval.nbytes(), ArrayLeaves::nbytes);
             let new = || Row { aval: aval.clone(), before, after: before, outcome: Outcome::unmatched() };
-            let row = report.rows.entry(own.to_owned()).or_insert_with(new);
+            let row = report.rows.entry(parameter.to_owned()).or_insert_with(new);
             row.outcome = match (value, &row.outcome) {
                 (Value::Implicit(_), _) => Outcome::Implicit { array: value.to_string() },
                 // A dense parameter that is dense again is left for the same reason.

@@ -41,16 +41,16 @@ impl<M: ModuleParameters> Model<M> {
     /// `f` fails.
     pub fn transaction<O, E>(&mut self, f: impl FnOnce(&mut Self) -> Result<O, E>) -> Result<O, E> {
         let mut state = Restored::new(self);
-        let made = f(state.model)?;
+        let output = f(state.model)?;
         state.keep();
-        Ok(made)
+        Ok(output)
     }
 }
 
 /// What a model is, but for what its module holds beside parameters.
 struct State {
     arrays: Vec<(Rc<str>, Array)>,
-    held: BTreeMap<String, ArrayLeaves>,
+    implicit: BTreeMap<String, ArrayLeaves>,
     ties: Ties,
     trained: ParameterFilter,
     frozen: BTreeSet<String>,
@@ -70,7 +70,7 @@ impl<'m, M: ModuleParameters> Restored<'m, M> {
         let arrays = model.parts.module.parameters().flatten().into_iter();
         let before = State {
             arrays: arrays.map(|(path, array)| (path, array.clone())).collect(),
-            held: model.parts.held.clone(),
+            implicit: model.parts.implicit.clone(),
             ties: model.parts.ties.clone(),
             trained: model.parts.trained.clone(),
             frozen: model.parts.frozen.clone(),
@@ -89,11 +89,11 @@ impl<'m, M: ModuleParameters> Restored<'m, M> {
 
 impl<M: ModuleParameters> Drop for Restored<'_, M> {
     fn drop(&mut self) {
-        let Some(State { arrays, held, ties, trained, frozen, saved, halves, report }) = self.before.take() else {
+        let Some(State { arrays, implicit, ties, trained, frozen, saved, halves, report }) = self.before.take() else {
             return;
         };
         let parts = &mut *self.model.parts;
-        (parts.held, parts.ties) = (held, ties);
+        (parts.implicit, parts.ties) = (implicit, ties);
         (parts.trained, parts.frozen, parts.saved) = (trained, frozen, saved);
         (self.model.halves, self.model.report) = (halves, report);
         let mut slots = self.model.parts.module.parameters_mut().flatten();

@@ -52,7 +52,7 @@ impl<M: ModuleParameters> Model<M> {
         rules.supported()?;
         let (mut saved, mut named) = (self.parts.saved.clone(), false);
         for (path, aval) in self.avals() {
-            let rule = rules.rule(&self.parts.ties.all(&path), &aval).filter(|_| can_save(&path, &aval));
+            let rule = rules.rule(&self.parts.ties.paths(&path), &aval).filter(|_| can_save(&path, &aval));
             let Some(rule) = rule else { continue };
             named = true;
             match &rule.action {
@@ -75,6 +75,6 @@ impl<M: ModuleParameters> Model<M> {
     /// one.
     #[must_use]
     pub fn saved_activations_of(&self, path: &str) -> Option<&AnyFormat> {
-        self.parts.saved.get(self.parts.ties.own(path))
+        self.parts.saved.get(self.parts.ties.parameter_path(path))
     }
 }

@@ -45,8 +45,8 @@ impl<M: ModuleParameters> Model<M> {
                 "give `Dtype::Float32`, or the half floats of the model",
             ));
         }
-        let made = self.made(|_, value| within::mapped(&value, &mut |value| cast(value, dtype)))?;
-        self.put_all(made)?;
+        let parameters = self.mapped_parameters(|_, value| within::mapped(&value, &mut |value| cast(value, dtype)))?;
+        self.put_all(parameters)?;
         Ok(self)
     }
 }

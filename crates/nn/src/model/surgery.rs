@@ -60,16 +60,16 @@ impl<M: ModuleParameters> Model<M> {
     ) -> Result<Self> {
         let rules = formats.into_rules()?.within(pattern)?;
         let mut report = self.report.clone();
-        let (mut made, mut left) = (Parameters::new(), Vec::new());
+        let (mut parameters, mut refusals) = (Parameters::new(), Vec::new());
         let (mut waiting, mut quantizes) = (0, false);
         for (path, value) in self.values()? {
-            let rule = rules.rule(&self.parts.ties.all(&path), &value.aval()?);
+            let rule = rules.rule(&self.parts.ties.paths(&path), &value.aval()?);
             let (quantized, row) = applied(&path, &value, rule, quantizer)?;
             if let (Some(Rule { action: Action::Quantize(_), .. }), Outcome::Left { reason }) = (rule, &row.outcome) {
-                left.push((path.clone(), reason.clone()));
+                refusals.push((path.clone(), reason.clone()));
             }
             if let Some(quantized) = quantized {
-                made.insert(path.clone(), quantized);
+                parameters.insert(path.clone(), quantized);
                 (waiting, quantizes) = (waiting + value.nbytes(), true);
             } else if rule.is_none() && report.rows.contains_key(&path)
                 || value.is_implicit() && report.has_format(&path)
@@ -79,15 +79,15 @@ impl<M: ModuleParameters> Model<M> {
             report.note(path, row);
             drop(value);
             if waiting >= WAITING {
-                self.put_all(std::mem::take(&mut made))?;
+                self.put_all(std::mem::take(&mut parameters))?;
                 waiting = 0;
             }
         }
         if !quantizes {
-            return Err(nothing_made("the rules quantize no parameter of the model", &left, self.listed()));
+            return Err(nothing_made("the rules quantize no parameter of the model", &refusals, self.listed()));
         }
         report.unused = rules.unused(self.named().iter());
-        self.put_all(made)?;
+        self.put_all(parameters)?;
         self.report = report;
         // What is lazy belongs to this thread, and whoever has a model may send it to another.
         self.eval()?;
@@ -117,8 +117,8 @@ impl<M: ModuleParameters> Model<M> {
         f: impl FnMut(&str, Value) -> Result<Option<Value>>,
     ) -> Result<&mut Self> {
         let pattern = pattern.try_into().map_err(Into::into)?;
-        let made = self.replacing(&pattern, f)?;
-        self.put_noted(made)?;
+        let parameters = self.replacing(&pattern, f)?;
+        self.put_noted(parameters)?;
         Ok(self)
     }
 
@@ -133,8 +133,8 @@ impl<M: ModuleParameters> Model<M> {
         mut f: impl FnMut(&str, Value) -> Result<Option<Value>>,
     ) -> Result<Parameters> {
         let mut named = false;
-        let made = self.made(|path, value| {
-            if !pattern.names(&self.parts.ties.all(path), &value.aval()?) {
+        let parameters = self.mapped_parameters(|path, value| {
+            if !pattern.names(&self.parts.ties.paths(path), &value.aval()?) {
                 return Ok(None);
             }
             named = true;
@@ -144,13 +144,16 @@ impl<M: ModuleParameters> Model<M> {
             let message = format!("the pattern {pattern} names no parameter of the model");
             return Err(Error::invalid(message, self.listed()));
         }
-        Ok(made)
+        Ok(parameters)
     }
 
     /// What `f` makes of parameters, where it makes something of them.
-    pub(crate) fn made(&self, mut f: impl FnMut(&str, Value) -> Result<Option<Value>>) -> Result<Parameters> {
-        let made = |(path, value): (String, Value)| f(&path, value).map(|made| Some((path, made?))).transpose();
-        self.values()?.into_iter().filter_map(made).collect()
+    pub(crate) fn mapped_parameters(
+        &self,
+        mut f: impl FnMut(&str, Value) -> Result<Option<Value>>,
+    ) -> Result<Parameters> {
+        let map = |(path, value): (String, Value)| f(&path, value).map(|mapped| Some((path, mapped?))).transpose();
+        self.values()?.into_iter().filter_map(map).collect()
     }
 
     /// Replaces a parameter by a value of the same shape; its float type and its format may differ.
@@ -171,20 +174,21 @@ impl<M: ModuleParameters> Model<M> {
     /// parameter is not given, unless that is kept. The model is then what it was.
     pub fn assign(&mut self, parameters: Parameters, missing: Missing) -> Result<()> {
         if missing == Missing::Refuse {
-            let own = self.avals();
-            let given = |path: &String| self.parts.ties.all(path).iter().any(|path| parameters.contains_key(*path));
-            let lacking: Vec<&String> = own.keys().filter(|path| !given(path)).collect();
-            let unknown = parameters.keys().filter(|path| !own.contains_key(self.parts.ties.own(path)));
+            let avals = self.avals();
+            let is_given =
+                |path: &String| self.parts.ties.paths(path).iter().any(|path| parameters.contains_key(*path));
+            let lacking: Vec<&String> = avals.keys().filter(|path| !is_given(path)).collect();
+            let unknown = parameters.keys().filter(|path| !avals.contains_key(self.parts.ties.parameter_path(path)));
             let unknown: Vec<&String> = unknown.collect();
             if !lacking.is_empty() {
                 let message = format!("parameters of the model are not given: {}", some_of(lacking));
-                let given = if unknown.is_empty() {
+                let surplus = if unknown.is_empty() {
                     String::new()
                 } else {
                     format!("; what is given, and the model does not have: {}", some_of(unknown))
                 };
                 return Err(Error::invalid(
-                    message + &given,
+                    message + &surplus,
                     "give them under the paths of the model, or let them be as they are with `Missing::Keep`",
                 ));
             }
@@ -203,12 +207,12 @@ impl<M: ModuleParameters> Model<M> {
     /// Puts all of these in their places, or none.
     pub(crate) fn put_all(&mut self, parameters: Parameters) -> Result<()> {
         let avals = self.avals();
-        let mut given: BTreeMap<String, (String, Value)> = BTreeMap::new();
+        let mut by_path: BTreeMap<String, (String, Value)> = BTreeMap::new();
         for (path, value) in parameters {
-            let own = self.parts.ties.own(&path).to_owned();
-            let expected = avals.get(&own).ok_or_else(|| self.no(&path))?;
+            let parameter = self.parts.ties.parameter_path(&path).to_owned();
+            let expected = avals.get(&parameter).ok_or_else(|| self.no(&path))?;
             fits(&path, expected, &value)?;
-            match given.get(&own) {
+            match by_path.get(&parameter) {
                 Some((other, known)) if !same(known, &value)? => {
                     return Err(Error::invalid(
                         format!("the parameters {other} and {path} are tied, and were given different values"),
@@ -216,16 +220,16 @@ impl<M: ModuleParameters> Model<M> {
                     ));
                 }
                 Some(_) => {}
-                None => drop(given.insert(own, (path, value))),
+                None => drop(by_path.insert(parameter, (path, value))),
             }
         }
-        self.put(given.into_iter().map(|(own, (_, value))| (own, value)).collect())
+        self.put(by_path.into_iter().map(|(parameter, (_, value))| (parameter, value)).collect())
     }
 
     /// All paths of each parameter, its own first, and its aval.
     pub(super) fn named(&self) -> Vec<(Vec<&str>, Aval)> {
-        let own = |path: &str| self.parts.places.paths.get(self.parts.places.find(path)?).map(String::as_str);
-        let named = |(path, aval): (String, Aval)| Some((self.parts.ties.all(own(&path)?), aval));
+        let known = |path: &str| self.parts.places.paths.get(self.parts.places.find(path)?).map(String::as_str);
+        let named = |(path, aval): (String, Aval)| Some((self.parts.ties.paths(known(&path)?), aval));
         self.avals().into_iter().filter_map(named).collect()
     }
 }
@@ -315,36 +319,36 @@ fn applied(path: &str, value: &Value, rule: Option<&Rule>, quantizer: &ByPath<'_
 pub(crate) fn relative_error(array: &Array, quantized: &Value) -> Result<f64> {
     // It is asked for, and lives for the length of this call.
     let _allow = Policy::Allow.scope();
-    let (own, stored) = (RowPieces::new(&array.into())?, RowPieces::new(quantized)?);
+    let (dense, stored) = (RowPieces::new(&array.into())?, RowPieces::new(quantized)?);
     let mut largest = Array::from_f32(0.0);
-    for rows in own.ranges() {
+    for rows in dense.ranges() {
         let both =
-            [own.get(rows.clone())?.as_dtype(Dtype::Float32)?, stored.get(rows.clone())?.as_dtype(Dtype::Float32)?];
+            [dense.get(rows.clone())?.as_dtype(Dtype::Float32)?, stored.get(rows.clone())?.as_dtype(Dtype::Float32)?];
         for x in both {
             largest = ops::maximum(&largest, x.abs()?.max(None)?)?;
         }
         transforms::eval([&largest])?;
-        own.forget(rows)?;
+        dense.forget(rows)?;
     }
     // The squares of numbers up to 1 have a sum.
     let unit = ops::maximum(&largest, Array::from_f32(f32::MIN_POSITIVE))?;
     let mut norms = [0f64; 2];
-    for rows in own.ranges() {
-        let wide = own.get(rows.clone())?.as_dtype(Dtype::Float32)?.divide(&unit)?;
+    for rows in dense.ranges() {
+        let wide = dense.get(rows.clone())?.as_dtype(Dtype::Float32)?.divide(&unit)?;
         let difference = stored.get(rows.clone())?.as_dtype(Dtype::Float32)?.divide(&unit)?.subtract(&wide)?;
         let sums = [difference.square()?.sum(None)?, wide.square()?.sum(None)?];
         transforms::eval(&sums)?;
         for (norm, sum) in norms.iter_mut().zip(sums) {
             *norm += f64::from(sum.item_exact::<f32>());
         }
-        own.forget(rows)?;
+        dense.forget(rows)?;
     }
-    let [difference, own] = norms;
-    if ![difference, own, f64::from(largest.item_exact::<f32>())].iter().all(|norm| norm.is_finite()) {
+    let [difference, original] = norms;
+    if ![difference, original, f64::from(largest.item_exact::<f32>())].iter().all(|norm| norm.is_finite()) {
         return Err(Error::invalid(
             format!("{quantized} has an element that is not finite"),
             "replace NaN and infinities before quantizing",
         ));
     }
-    Ok(if difference == 0.0 { 0.0 } else { (difference / own).sqrt() })
+    Ok(if difference == 0.0 { 0.0 } else { (difference / original).sqrt() })
 }

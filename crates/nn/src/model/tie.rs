@@ -47,38 +47,39 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// The model has no parameter of one of the paths, or they are of different shapes.
     pub fn tie(mut self, path: &str, to: &str) -> Result<Self> {
-        let (from, own) = (self.parts.ties.own(path).to_owned(), self.parts.ties.own(to).to_owned());
+        let (from, target) =
+            (self.parts.ties.parameter_path(path).to_owned(), self.parts.ties.parameter_path(to).to_owned());
         let avals = self.avals();
-        let aval = |own: &str, path: &str| avals.get(own).ok_or_else(|| self.no(path));
-        let (tied, kept) = (aval(&from, path)?, aval(&own, to)?);
+        let aval = |parameter: &str, path: &str| avals.get(parameter).ok_or_else(|| self.no(path));
+        let (tied, kept) = (aval(&from, path)?, aval(&target, to)?);
         if tied.shape != kept.shape {
             return Err(Error::invalid(
                 format!("the parameter {path} is {tied}, and {to} is {kept}"),
                 "tie parameters of one shape",
             ));
         }
-        if from == own {
+        if from == target {
             return Ok(self);
         }
-        let value = self.get(&own)?;
+        let value = self.get(&target)?;
         let mut ties = self.parts.ties.clone();
-        ties.tie(&from, &own);
+        ties.tie(&from, &target);
         self.set_ties(ties);
         // What was at the path goes with this.
-        self.put(vec![(own, value)])?;
+        self.put(vec![(target, value)])?;
         Ok(self)
     }
 
     /// Gives the model these ties for its own. What is tied is held, frozen and told of under the other path alone.
     pub(super) fn set_ties(&mut self, ties: Ties) {
-        let Parts { held, frozen, saved, ties: own, .. } = &mut *self.parts;
-        *own = ties;
-        held.retain(|path, _| !own.is_tied(path));
-        frozen.retain(|path| !own.is_tied(path));
-        saved.retain(|path, _| !own.is_tied(path));
-        self.report.rows.retain(|path, _| !own.is_tied(path));
+        let Parts { implicit, frozen, saved, ties: known, .. } = &mut *self.parts;
+        *known = ties;
+        implicit.retain(|path, _| !known.is_tied(path));
+        frozen.retain(|path| !known.is_tied(path));
+        saved.retain(|path, _| !known.is_tied(path));
+        self.report.rows.retain(|path, _| !known.is_tied(path));
         for group in &mut self.report.shared {
-            group.retain(|path| !own.is_tied(path));
+            group.retain(|path| !known.is_tied(path));
         }
         self.report.shared.retain(|group| group.len() > 1);
     }
@@ -106,7 +107,7 @@ impl<M: ModuleParameters> Model<M> {
         let mut known: HashMap<&str, (&str, Option<usize>)> = HashMap::new();
         for (path, value) in assigned.iter().filter(|_| !self.parts.ties.is_empty()) {
             let array = value.as_dense().map(array_id);
-            let (first, other) = *known.entry(self.parts.ties.own(path)).or_insert((path, array));
+            let (first, other) = *known.entry(self.parts.ties.parameter_path(path)).or_insert((path, array));
             if first != path && (array.is_none() || array != other) {
                 return Err(Error::invalid(
                     format!("the function assigned {first} and {path}, which are tied, different arrays"),
@@ -119,6 +120,6 @@ impl<M: ModuleParameters> Model<M> {
 
     /// All paths of a parameter, its own first.
     pub(crate) fn paths<'p>(&'p self, own: &'p str) -> Vec<&'p str> {
-        self.parts.ties.all(own)
+        self.parts.ties.paths(own)
     }
 }

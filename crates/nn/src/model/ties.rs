@@ -24,18 +24,18 @@ impl Ties {
     }
 
     /// The path of the parameter that a path stands for.
-    pub(super) fn own<'p>(&'p self, path: &'p str) -> &'p str {
+    pub(super) fn parameter_path<'p>(&'p self, path: &'p str) -> &'p str {
         self.0.get(path).map_or(path, String::as_str)
     }
 
     /// The other paths of a parameter.
-    pub(super) fn others<'p>(&'p self, own: &'p str) -> impl Iterator<Item = &'p str> {
-        self.iter().filter(move |(_, to)| *to == own).map(|(tied, _)| tied)
+    pub(super) fn others<'p>(&'p self, parameter: &'p str) -> impl Iterator<Item = &'p str> {
+        self.iter().filter(move |(_, to)| *to == parameter).map(|(tied, _)| tied)
     }
 
     /// All paths of a parameter, its own first.
-    pub(super) fn all<'p>(&'p self, own: &'p str) -> Vec<&'p str> {
-        std::iter::once(own).chain(self.others(own)).collect()
+    pub(super) fn paths<'p>(&'p self, parameter: &'p str) -> Vec<&'p str> {
+        std::iter::once(parameter).chain(self.others(parameter)).collect()
     }
 
     /// Each path that is tied, and the one that it is tied to.
@@ -57,7 +57,7 @@ impl Ties {
     ) -> Option<(&str, &str)> {
         let has = |path: &str| moments.clone().any(|key| is_of(key, path));
         let moves = |path: &str| gradients.clone().any(|leaf| is_of(leaf, path));
-        self.iter().find(|&(tied, own)| moves(own) && has(tied) && !has(own))
+        self.iter().find(|&(tied, parameter)| moves(parameter) && has(tied) && !has(parameter))
     }
 
     /// Ties a parameter with all its paths to another one.
@@ -105,8 +105,8 @@ pub(super) fn is_of(leaf: &str, parameter: &str) -> bool {
 pub(super) fn remove_of<T>(leaves: &mut BTreeMap<String, T>, parameter: &str) {
     leaves.remove(parameter);
     let begin = format!("{parameter}.");
-    let own = leaves.range(begin.clone()..).map(|(leaf, _)| leaf).take_while(|leaf| leaf.starts_with(&begin));
-    for leaf in own.cloned().collect::<Vec<_>>() {
+    let under = leaves.range(begin.clone()..).map(|(leaf, _)| leaf).take_while(|leaf| leaf.starts_with(&begin));
+    for leaf in under.cloned().collect::<Vec<_>>() {
         leaves.remove(&leaf);
     }
 }

@@ -28,7 +28,7 @@ impl<M: ModuleParameters> Arguments for Model<M> {
         }
         let listed = self.parts.listed();
         // Where parameters came or went since the last call, they were found anew.
-        let places = listed.found.as_ref().unwrap_or(&self.parts.places);
+        let places = listed.places_now.as_ref().unwrap_or(&self.parts.places);
         let parameters = places.paths.iter().map(String::as_str).zip(&listed.arrays);
         let parameters: Vec<_> = parameters.filter(|(path, _)| !self.parts.ties.is_tied(path)).collect();
         let keys: Vec<&str> = parameters.iter().map(|(key, _)| *key).collect();
@@ -43,7 +43,7 @@ impl<M: ModuleParameters> Arguments for Model<M> {
             // What a step drops is given to it as any other input.
             let unfrozen = |path: &str| listed.unfrozen.as_ref().is_none_or(|unfrozen| unfrozen.contains(path));
             let moves = |role: Role| role == Role::Choice || self.is_trained(role, path, unfrozen);
-            let Some(held) = self.parts.held.get(path) else {
+            let Some(leaves) = self.parts.implicit.get(path) else {
                 if moves(Role::of_dense(path)) {
                     visitor.array(array);
                 } else {
@@ -51,7 +51,7 @@ impl<M: ModuleParameters> Arguments for Model<M> {
                 }
                 continue;
             };
-            held.show(moves, visitor);
+            leaves.show(moves, visitor);
         }
         Ok(())
     }
@@ -73,15 +73,15 @@ impl<M: ModuleParameters> Tree for Model<M> {
         if reader.skip_unchanged() {
             return Ok(());
         }
-        let (made, given_back) = (reader.is_made(), reader.is_given_back());
+        let (is_made, given_back) = (reader.is_made(), reader.is_given_back());
         let entered = reader.enter(MODEL)?;
         let training = entered.static_field::<bool>(TRAINING)?;
-        let switches = (made || given_back) && training != self.parts.training;
-        if switches && !self.parts.switch_to(training) && made {
+        let switches = (is_made || given_back) && training != self.parts.training;
+        if switches && !self.parts.switch_to(training) && is_made {
             // The module has a mode of its own, which is no parameter: the function itself has to change it at first.
             return Err(Error::decline("the call leaves the model in another mode"));
         }
-        if made || given_back {
+        if is_made || given_back {
             let ties = entered.static_field::<Ties>(TIES)?;
             let saved = entered.static_field::<BTreeMap<String, AnyFormat>>(SAVED)?;
             if ties != self.parts.ties {
@@ -91,15 +91,15 @@ impl<M: ModuleParameters> Tree for Model<M> {
                 self.parts.saved = saved;
             }
         }
-        if made && entered.static_field::<String>(TRAINED)? != self.parts.trained.identity() {
+        if is_made && entered.static_field::<String>(TRAINED)? != self.parts.trained.identity() {
             return Err(Error::decline("the call leaves the model with another part that is trained"));
         }
         let keys = entered.keys();
         self.refresh();
-        let own = self.parts.places.paths.iter().map(String::as_str).filter(|path| !self.parts.ties.is_tied(path));
-        let moved = Moved::find(own, keys);
+        let paths = self.parts.places.paths.iter().map(String::as_str).filter(|path| !self.parts.ties.is_tied(path));
+        let moved = Moved::find(paths, keys);
         if let Some(moved) = &moved {
-            if made {
+            if is_made {
                 return Err(moved.error());
             }
             moved.clear(&mut self.parts.module)?;
@@ -108,7 +108,7 @@ impl<M: ModuleParameters> Tree for Model<M> {
         for path in keys {
             let value = if reader.is_at(PARAMETER) {
                 let (form, leaves) = shown(reader)?;
-                if self.parts.held.get_mut(path).is_some_and(|held| held.refill(&form, &leaves)) {
+                if self.parts.implicit.get_mut(path).is_some_and(|parameter| parameter.refill(&form, &leaves)) {
                     continue;
                 }
                 form.filled(&mut leaves.iter())?

@@ -64,11 +64,13 @@ impl<M: ModuleParameters> Model<M> {
     ) -> Result<()> {
         let gradients = gradients.borrow();
         let moments = MomentsBefore::new(optimizer);
-        if let Some((tied, own)) = self.parts.ties.misplaced(&moments.keys(), &gradients.keys().map(|path| &**path)) {
+        if let Some((tied, parameter)) =
+            self.parts.ties.misplaced(&moments.keys(), &gradients.keys().map(|path| &**path))
+        {
             // A step would begin them anew.
             return Err(Error::invalid(
-                format!("the optimizer has moments of {tied}, which is tied to {own}, and none of {own}"),
-                format!("tie {own} to {tied}, as the run did that made them, or begin with a new optimizer"),
+                format!("the optimizer has moments of {tied}, which is tied to {parameter}, and none of {parameter}"),
+                format!("tie {parameter} to {tied}, as the run did that made them, or begin with a new optimizer"),
             ));
         }
         let stepped = catch_unwind(AssertUnwindSafe(|| {
@@ -160,7 +162,8 @@ impl<M: ModuleParameters> Model<M> {
             return Ok(());
         }
         let message = format!("half floats became f32 since the latest gradient: {}", some_of(widened.iter()));
-        let masters = self.parts.held.values().flat_map(|held| &held.leaves).filter(|leaf| leaf.role == Role::Master);
+        let masters =
+            self.parts.implicit.values().flat_map(|leaves| &leaves.leaves).filter(|leaf| leaf.role == Role::Master);
         if masters.into_iter().any(|leaf| widened.contains(&&leaf.path)) {
             let help = "step by `Model::update`, which keeps dtypes: the optimizers of mlx-rs return f32";
             return Err(Error::invalid(message, help));

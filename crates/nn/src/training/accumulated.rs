@@ -66,17 +66,17 @@ impl Accumulated {
         // In one order, so that of several that do not fit an error always names the same.
         let in_order: BTreeMap<&Rc<str>, &Array> = gradients.borrow().iter().collect();
         for (path, gradient) in in_order {
-            let own = gradient.as_dtype(accumulator_dtype(gradient.dtype()))?;
+            let term = gradient.as_dtype(accumulator_dtype(gradient.dtype()))?;
             let sum = match self.sums.get(path) {
                 None if self.batches > 0 => {
                     return Err(other(&format!("has a gradient of {path}, and those before had none")));
                 }
-                None => own,
-                Some((sum, _)) if sum.shape() != own.shape() => {
+                None => term,
+                Some((sum, _)) if sum.shape() != term.shape() => {
                     let (found, known) = (Aval::from(gradient), Aval::from(sum));
                     return Err(other(&format!("has a gradient {found} of {path}, and those before sum to {known}")));
                 }
-                Some((sum, _)) => sum.add(own)?,
+                Some((sum, _)) => sum.add(term)?,
             };
             sums.insert(path.clone(), (sum, gradient.dtype()));
         }

@@ -64,8 +64,8 @@ impl HeldTogether for OneProcess {
         false
     }
 
-    fn sum(&self, own: &[(Rc<str>, Array)]) -> Result<Array> {
-        own.iter().try_fold(Array::from_f32(0.0), |sum, (_, own)| Ok(sum.add(own)?))
+    fn sum(&self, squares: &[(Rc<str>, Array)]) -> Result<Array> {
+        squares.iter().try_fold(Array::from_f32(0.0), |sum, (_, square)| Ok(sum.add(square)?))
     }
 
     fn greatest(&self, own: &Array) -> Result<Array> {
@@ -108,8 +108,9 @@ pub fn clip_by_norm_over(
     let squared = |path: &Rc<str>| -> Result<Array> { Ok(real(&gradients[path])?.divide(&unit)?.square()?.sum(None)?) };
     let mut squares = alike.iter().try_fold(zero, |sum, path| Ok::<_, Error>(sum.add(squared(path)?)?))?;
     if !parts.is_empty() {
-        let own = parts.iter().map(|path| Ok((Rc::clone(path), squared(path)?))).collect::<Result<Vec<_>>>()?;
-        squares = squares.add(processes.sum(&own)?)?;
+        let parts_squared =
+            parts.iter().map(|path| Ok((Rc::clone(path), squared(path)?))).collect::<Result<Vec<_>>>()?;
+        squares = squares.add(processes.sum(&parts_squared)?)?;
     }
     let relative = squares.sqrt()?;
     let norm = relative.multiply(&unit)?;

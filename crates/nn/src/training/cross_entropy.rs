@@ -72,11 +72,11 @@ pub fn chunked_cross_entropy<H: Arguments<Arrays: 'static>, E: Into<Error> + 'st
     let leaves = leaves.into_iter().map(brought).collect::<Result<Vec<Value>>>()?;
     let losses = map_chunks((&x, &flat), leaves, rows, move |(x, targets): (Array, Array), leaves: Vec<Array>| {
         let head = tree::unflatten(&def, leaves.into_iter().map(Value::from).collect())?;
-        let (count, made) = (x.dim(0), logits(x, head).map_err(Into::into)?);
-        if !matches!(made.shape(), &[own, _] if own == count) || !made.dtype().is_float() {
-            return Err(no_logits(&made, count));
+        let (count, logits) = (x.dim(0), logits(x, head).map_err(Into::into)?);
+        if !matches!(logits.shape(), &[rows, _] if rows == count) || !logits.dtype().is_float() {
+            return Err(no_logits(&logits, count));
         }
-        cross_entropy(&made, &targets)
+        cross_entropy(&logits, &targets)
     })?;
     Ok(losses.dense()?.reshape(targets.shape())?)
 }
@@ -94,8 +94,8 @@ where
     E: Into<Error>,
 {
     let one = ops::zeros_dtype(&[1, x.dim(1)], x.dtype())?;
-    let made = implicit((&one, head), |(one, head)| logits(one, head))?.aval()?;
-    Ok(((CHUNK / 4) as i32 / made.shape.last().copied().unwrap_or(1).max(1)).max(1))
+    let aval = implicit((&one, head), |(one, head)| logits(one, head))?.aval()?;
+    Ok(((CHUNK / 4) as i32 / aval.shape.last().copied().unwrap_or(1).max(1)).max(1))
 }
 
 /// The cross entropy of each row of `logits: [rows, classes]` at its target, an integer of `targets: [rows]`: `f32[rows]`.
@@ -119,8 +119,8 @@ where
 /// The logits are no float matrix with a row for each target, or the targets are no integers. Where a target is no class, the
 /// eval of the losses is an error.
 pub fn cross_entropy(logits: &Array, targets: &Array) -> Result<Array> {
-    let (&[own, classes], &[rows]) = (logits.shape(), targets.shape()) else { return Err(unfit(logits, targets)) };
-    if own != rows || !logits.dtype().is_float() || targets.dtype().is_inexact() {
+    let (&[given, classes], &[rows]) = (logits.shape(), targets.shape()) else { return Err(unfit(logits, targets)) };
+    if given != rows || !logits.dtype().is_float() || targets.dtype().is_inexact() {
         return Err(unfit(logits, targets));
     }
     // Half floats would lose the losses in sums over the classes.

@@ -55,18 +55,18 @@ pub fn distillation_loss(logits: &Array, teacher: &Array, temperature: f32) -> R
     // MLX refuses the logarithms of no rows. Both logits are computed all the same: other ranks may wait for this one to gather
     // a head.
     if logits.size() == 0 && logits.dim(-1) > 0 {
-        let (own, expected) = (logits.as_dtype(Dtype::Float32)?, stop_gradient(teacher.as_dtype(Dtype::Float32)?)?);
-        return Ok(own.add(expected)?.reshape(&logits.shape()[..logits.ndim() - 1])?);
+        let (student, expected) = (logits.as_dtype(Dtype::Float32)?, stop_gradient(teacher.as_dtype(Dtype::Float32)?)?);
+        return Ok(student.add(expected)?.reshape(&logits.shape()[..logits.ndim() - 1])?);
     }
     // Half floats would lose the divergence in sums over the classes.
     let log_probabilities = |logits: &Array| -> Result<Array> {
         let logits = logits.as_dtype(Dtype::Float32)?.divide(Array::from_f32(temperature))?;
         Ok(logits.subtract(logits.logsumexp_axis(-1, true)?)?)
     };
-    let (own, expected) = (log_probabilities(logits)?, stop_gradient(log_probabilities(teacher)?)?);
+    let (student, expected) = (log_probabilities(logits)?, stop_gradient(log_probabilities(teacher)?)?);
     let probabilities = expected.exp()?;
     // A class that is ruled out counts for nothing, however unlikely it is to the model.
-    let terms = probabilities.multiply(expected.subtract(own)?)?;
+    let terms = probabilities.multiply(expected.subtract(student)?)?;
     let none = Array::from_f32(0.0);
     let terms = ops::select(probabilities.eq(&none)?, &none, terms)?;
     Ok(terms.sum_axis(-1, false)?.multiply(Array::from_f32(temperature * temperature))?)

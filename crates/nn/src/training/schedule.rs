@@ -33,8 +33,8 @@ use mlx_rs::Array;
 /// );
 /// let mut state = (Model::new(nn::Linear::new(4, 4)?)?, Stateful(Adam::new(0.0)));
 /// let x = ops::ones::<f32>(&[2, 4])?;
-/// for made in 0..20 {
-///     step.call(&mut state, (&x, schedule.array(made)))?;
+/// for number in 0..20 {
+///     step.call(&mut state, (&x, schedule.array(number)))?;
 /// }
 /// // One trace makes the moments of the optimizer, and one serves all other steps and rates.
 /// assert_eq!(step.stats().traces, 2);
@@ -105,11 +105,11 @@ impl Schedule {
             return self.end;
         }
         let part = (step - self.warmup) as f64 / (self.steps - self.warmup) as f64;
-        let left = match self.shape {
+        let decay = match self.shape {
             Shape::Constant | Shape::Linear => 1.0 - part,
             Shape::Cosine => 0.5 * (1.0 + (PI * part).cos()),
         };
-        (end + (peak - end) * left) as f32
+        (end + (peak - end) * decay) as f32
     }
 
     /// The rate of a step as an array `f32[]`, which a compiled step takes as an argument.
