@@ -111,14 +111,14 @@ pub(crate) fn is_embedding(module: &str) -> bool {
 /// Puts dense values in the place of those of the same name and shape.
 pub(crate) fn replaced(parameters: &mut Parameters, tensors: &Tensors, key: &str, name: &str) -> Result<()> {
     let help = "give the parameters of the model that the adapter was trained for";
-    let Some(own) = parameters.get_mut(name) else {
+    let Some(parameter) = parameters.get_mut(name) else {
         return Err(tensors.wrong(Some(key), format!("the model has no {name}"), help));
     };
-    let (found, expected): (&Aval, Aval) = (tensors.aval(key)?, own.aval()?);
+    let (found, expected): (&Aval, Aval) = (tensors.aval(key)?, parameter.aval()?);
     if found.shape != expected.shape || !found.dtype.is_float() {
         return Err(tensors.wrong(Some(key), format!("it is {found}, and the model has {expected}"), help));
     }
-    *own = tensors.get(key)?.into();
+    *parameter = tensors.get(key)?.into();
     Ok(())
 }
 

@@ -88,7 +88,7 @@ impl BitsAndBytesLayout {
 /// not there or of another shape or dtype, its state is no such JSON or is there twice, or it has other code maps.
 pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
     let tensors = Tensors::open(path)?;
-    let mut rest = Remaining::new(&tensors);
+    let mut remaining = Remaining::new(&tensors);
     let mut parameters = Parameters::new();
     let mut states: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for name in tensors.names() {
@@ -106,22 +106,22 @@ pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
             ));
         };
         let value = match key.rsplit("__").next() {
-            Some("nf4") => four_bit(&mut rest, key, stem, |block, double| Nf4 { block, double }),
-            Some("fp4") => four_bit(&mut rest, key, stem, |block, double| Fp4 { block, double }),
+            Some("nf4") => four_bit(&mut remaining, key, stem, |block, double| Nf4 { block, double }),
+            Some("fp4") => four_bit(&mut remaining, key, stem, |block, double| Fp4 { block, double }),
             _ => Err(tensors.wrong(Some(key), "its 4-bit type is not known", "quantize to nf4 or fp4")),
         };
         parameters.insert(stem.to_owned(), value?);
     }
-    for module in rest.stems(".SCB") {
-        parameters.insert(format!("{module}.weight"), int8(&mut rest, module)?);
+    for module in remaining.stems(".SCB") {
+        parameters.insert(format!("{module}.weight"), int8(&mut remaining, module)?);
     }
     for part in [".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map"] {
-        if let [stem, ..] = *rest.stems(part) {
+        if let [stem, ..] = *remaining.stems(part) {
             let reason = format!("it is a part of {stem}, which has no {STATE}nf4 and no {STATE}fp4");
             return Err(tensors.wrong(Some(&format!("{stem}{part}")), reason, WRITE_AGAIN));
         }
     }
-    rest.dense(&mut parameters)?;
+    remaining.dense(&mut parameters)?;
     Ok(parameters)
 }
 
@@ -168,41 +168,41 @@ const WRITE_AGAIN: &str = "fetch the file again, or save it again by bitsandbyte
 
 /// The 4-bit parameter `stem`, whose state is the tensor `key`.
 fn four_bit<F: Format>(
-    rest: &mut Remaining<'_>,
+    remaining: &mut Remaining<'_>,
     key: &str,
     stem: &str,
     format: impl Fn(usize, bool) -> F,
 ) -> Result<Value> {
-    let state = State::read(rest, key)?;
+    let state = State::read(remaining, key)?;
     let format = format(state.block, state.nested.is_some());
     let what = format!("the {format} parameter {stem}");
-    let codes = rest.take(stem, &what)?;
-    let codes = codes_of(rest, stem, &codes, state.aval.size().div_ceil(2))?;
-    check_map(rest, &format!("{stem}.quant_map"), &what, &code_map(&format))?;
+    let codes = remaining.take(stem, &what)?;
+    let codes = codes_of(remaining, stem, &codes, state.aval.size().div_ceil(2))?;
+    check_map(remaining, &format!("{stem}.quant_map"), &what, &code_map(&format))?;
     let absmax = format!("{stem}.absmax");
     let scales = match state.nested {
-        None => Value::from(rest.take_of(&absmax, Dtype::Float32, &what)?),
+        None => Value::from(remaining.take_of(&absmax, Dtype::Float32, &what)?),
         Some(Nested { block, offset }) => {
-            check_map(rest, &format!("{stem}.nested_quant_map"), &what, Dynamic8Array::map())?;
-            let codes = rest.take_of(&absmax, Dtype::Uint8, &what)?;
-            let scales = rest.take_of(&format!("{stem}.nested_absmax"), Dtype::Float32, &what)?;
+            check_map(remaining, &format!("{stem}.nested_quant_map"), &what, Dynamic8Array::map())?;
+            let codes = remaining.take_of(&absmax, Dtype::Uint8, &what)?;
+            let scales = remaining.take_of(&format!("{stem}.nested_absmax"), Dtype::Float32, &what)?;
             let nested = Dynamic8Array::from_parts(codes, scales, Array::from_f32(offset), block);
-            nested.map_err(rest.at(&absmax))?.into()
+            nested.map_err(remaining.at(&absmax))?.into()
         }
     };
     let array = PackedArray::<F>::from_parts(Parts::new(codes, scales), format, state.aval);
-    Ok(array.map_err(rest.at(stem))?.into())
+    Ok(array.map_err(remaining.at(stem))?.into())
 }
 
 /// The bytes of the codes, `u8[n]`, whatever dtype they lie in.
-fn codes_of(rest: &Remaining<'_>, stem: &str, stored: &Array, bytes: usize) -> Result<Array> {
+fn codes_of(remaining: &Remaining<'_>, stem: &str, stored: &Array, bytes: usize) -> Result<Array> {
     let codes = stored.reshape(&[-1])?.view_dtype(Dtype::Uint8)?;
     let padded = bytes.next_multiple_of(stored.item_size());
     if codes.size() != padded {
         let found = Aval::from(stored);
         let reason =
             format!("it is {found}, which has {} bytes of codes, and its state asks for {padded}", codes.size());
-        return Err(rest.tensors.wrong(Some(stem), reason, WRITE_AGAIN));
+        return Err(remaining.tensors.wrong(Some(stem), reason, WRITE_AGAIN));
     }
     let codes = if padded == bytes { codes } else { ops::split_at_indices(&codes, &[bytes as i32], 0)?.swap_remove(0) };
     // A view of the file, which may go to another thread once it is evaluated.
@@ -211,19 +211,19 @@ fn codes_of(rest: &Remaining<'_>, stem: &str, stored: &Array, bytes: usize) -> R
 }
 
 /// Checks that the values of the codes are those that Tacit reads them as.
-fn check_map(rest: &mut Remaining<'_>, key: &str, what: &str, expected: &[f32]) -> Result<()> {
-    let map = rest.take_of(key, Dtype::Float32, what)?.reshape(&[-1])?;
-    let found = floats(&map)?;
-    let reason = if found.len() != expected.len() {
-        format!("it has {} values, and {} are known", found.len(), expected.len())
+fn check_map(remaining: &mut Remaining<'_>, key: &str, what: &str, expected: &[f32]) -> Result<()> {
+    let map = remaining.take_of(key, Dtype::Float32, what)?.reshape(&[-1])?;
+    let stored = floats(&map)?;
+    let reason = if stored.len() != expected.len() {
+        format!("it has {} values, and {} are known", stored.len(), expected.len())
     } else if let Some(code) =
-        (0..found.len()).find(|&code| found[code].partial_cmp(&expected[code]) != Some(Ordering::Equal))
+        (0..stored.len()).find(|&code| stored[code].partial_cmp(&expected[code]) != Some(Ordering::Equal))
     {
-        format!("it says that code {code} is {}, and it is read as {}", found[code], expected[code])
+        format!("it says that code {code} is {}, and it is read as {}", stored[code], expected[code])
     } else {
         return Ok(());
     };
-    Err(rest.tensors.wrong(Some(key), reason, "read it by bitsandbytes, and save it dense"))
+    Err(remaining.tensors.wrong(Some(key), reason, "read it by bitsandbytes, and save it dense"))
 }
 
 /// The value of each code, as bitsandbytes writes it: its zero has no sign.
@@ -235,24 +235,24 @@ fn code_map(format: &impl Format) -> Vec<f32> {
 }
 
 /// The 8-bit weight of a module.
-fn int8(rest: &mut Remaining<'_>, module: &str) -> Result<Value> {
+fn int8(remaining: &mut Remaining<'_>, module: &str) -> Result<Value> {
     let (weight, scb) = (format!("{module}.weight"), format!("{module}.SCB"));
     let what = format!("the 8-bit parameter {weight}");
-    let scales = rest.take_of(&scb, Dtype::Float32, &what)?;
-    let codes = rest.take_of(&weight, Dtype::Int8, &what)?;
+    let scales = remaining.take_of(&scb, Dtype::Float32, &what)?;
+    let codes = remaining.take_of(&weight, Dtype::Int8, &what)?;
     let key = format!("{module}.weight_format");
-    if let Some(format) = rest.take_if(&key)? {
-        let row = Aval::from(&format).size() == 1 && rest.tensors.bytes(&key)?.iter().all(|&byte| byte == 0);
+    if let Some(format) = remaining.take_if(&key)? {
+        let row = Aval::from(&format).size() == 1 && remaining.tensors.bytes(&key)?.iter().all(|&byte| byte == 0);
         if !row {
             let reason = "the codes are not row by row (format 0)";
-            return Err(rest.tensors.wrong(Some(&key), reason, "save it again by bitsandbytes 0.45 or later"));
+            return Err(remaining.tensors.wrong(Some(&key), reason, "save it again by bitsandbytes 0.45 or later"));
         }
     }
     let bias = format!("{module}.bias");
-    let dtype = if rest.tensors.contains(&bias) { rest.tensors.aval(&bias)?.dtype } else { Dtype::Float16 };
+    let dtype = if remaining.tensors.contains(&bias) { remaining.tensors.aval(&bias)?.dtype } else { Dtype::Float16 };
     let aval = Aval::new(codes.shape(), dtype);
     let array = Int8Array::from_parts(Parts::new(codes, scales), Granularity::Row, aval);
-    Ok(array.map_err(rest.at(&weight))?.into())
+    Ok(array.map_err(remaining.at(&weight))?.into())
 }
 
 /// The codes and scales of a matrix with a scale for each row, if it is one.
@@ -326,15 +326,17 @@ struct Nested {
 }
 
 impl State {
-    fn read(rest: &mut Remaining<'_>, key: &str) -> Result<Self> {
+    fn read(remaining: &mut Remaining<'_>, key: &str) -> Result<Self> {
         let what = "a 4-bit parameter";
-        rest.take_of(key, Dtype::Uint8, what)?;
+        remaining.take_of(key, Dtype::Uint8, what)?;
         let quant_type = key.rsplit("__").next().unwrap_or_default();
-        let read = std::str::from_utf8(rest.tensors.bytes(key)?)
+        let read = std::str::from_utf8(remaining.tensors.bytes(key)?)
             .map_err(|error| error.to_string())
             .and_then(Json::parse)
             .and_then(|json| Self::from_json(&json, quant_type));
-        read.map_err(|reason| rest.tensors.wrong(Some(key), format!("the state cannot be read: {reason}"), WRITE_AGAIN))
+        read.map_err(|reason| {
+            remaining.tensors.wrong(Some(key), format!("the state cannot be read: {reason}"), WRITE_AGAIN)
+        })
     }
 
     fn from_json(json: &Json, quant_type: &str) -> Result<Self, String> {

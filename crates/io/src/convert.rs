@@ -75,17 +75,17 @@ pub struct Converted {
 /// A parameter does not fit its format (its last axis is no whole number of groups, it is no float), it refuses to be made
 /// dense, or the policy forbids it. The message names the parameter.
 pub fn convert(parameters: &Parameters, rules: &Rules) -> Result<(Parameters, ConversionReport)> {
-    let (mut made, mut report) = (Parameters::new(), ConversionReport::default());
+    let (mut results, mut report) = (Parameters::new(), ConversionReport::default());
     for (path, value) in parameters {
         let Some(format) = rules.format_of_matrix(path, &value.aval()?) else {
-            made.insert(path.clone(), value.clone());
+            results.insert(path.clone(), value.clone());
             continue;
         };
         let (value, row) = converted(path, value, format).map_err(|error| error.of_parameter(path))?;
-        made.insert(path.clone(), value);
+        results.insert(path.clone(), value);
         report.converted.push(row);
     }
-    Ok((made, report))
+    Ok((results, report))
 }
 
 /// Makes every parameter dense, for a file of floats.
@@ -105,14 +105,14 @@ pub fn dense(parameters: impl Borrow<Parameters>) -> Result<Parameters> {
 }
 
 fn converted(path: &str, value: &Value, format: &AnyFormat) -> Result<(Value, Converted)> {
-    let row = |made: &Value, kept: bool, error: f32| Converted {
+    let row = |result: &Value, kept: bool, error: f32| Converted {
         path: path.to_owned(),
         from: value.to_string(),
-        to: format!("{made} {format}"),
+        to: format!("{result} {format}"),
         kept,
         error,
         nbytes_before: value.nbytes(),
-        nbytes: made.nbytes(),
+        nbytes: result.nbytes(),
     };
     let value = within_products(value);
     if has_format(value, format)? {
@@ -121,14 +121,14 @@ fn converted(path: &str, value: &Value, format: &AnyFormat) -> Result<(Value, Co
     let text = format.to_string();
     let kept = [recoded::<Nf4>, recoded::<Fp4>, recoded::<Mxfp4>, recoded::<Mxfp8>];
     let kept = kept.iter().find_map(|recoded| recoded(value, &text)).transpose()?;
-    let made = kept.clone().map_or_else(|| quantize_in_pieces(format, value), Ok)?;
-    let error = Distance::of_values(value, &made)?.error as f32;
+    let result = kept.clone().map_or_else(|| quantize_in_pieces(format, value), Ok)?;
+    let error = Distance::of_values(value, &result)?.error as f32;
     if !error.is_finite() {
         let help = "leave it as it is, or choose a format whose scales hold its greatest numbers";
         return Err(Error::invalid(format!("what {format} loses of {value} is not finite"), help));
     }
-    let row = row(&made, kept.is_some(), error);
-    Ok((made, row))
+    let row = row(&result, kept.is_some(), error);
+    Ok((result, row))
 }
 
 /// A value with its own codes in another of the formats `F`, the one that `text` is, if both have the same blocks.
@@ -137,19 +137,19 @@ fn recoded<F: Format + FromStr>(value: &Value, text: &str) -> Option<Result<Valu
     if array.format().block() != format.block() || array.stored().transposed {
         return None;
     }
-    let own = array.scales()?;
+    let old_scales = array.scales()?;
     let scales = || -> Result<Value> {
-        Ok(match (own.downcast::<Dynamic8Array>(), format.scheme().nested) {
+        Ok(match (old_scales.downcast::<Dynamic8Array>(), format.scheme().nested) {
             (Some(nested), None) => Value::from(nested.clone()).dense()?.into(),
-            (None, Some(Nested::Dynamic8 { block })) => Dynamic8Array::quantize(&own.dense()?, block)?.into(),
-            _ => own.clone(),
+            (None, Some(Nested::Dynamic8 { block })) => Dynamic8Array::quantize(&old_scales.dense()?, block)?.into(),
+            _ => old_scales.clone(),
         })
     };
-    let made = || -> Result<Value> {
+    let rewrap = || -> Result<Value> {
         let parts = Parts::new(array.codes().clone(), scales()?);
         Ok(PackedArray::<F>::from_parts(parts, format.clone(), value.aval()?)?.into())
     };
-    Some(made())
+    Some(rewrap())
 }
 
 /// Whether a value is what this format would make of any array of its aval: the same type, fields and children, but for what
@@ -157,7 +157,7 @@ fn recoded<F: Format + FromStr>(value: &Value, text: &str) -> Option<Result<Valu
 fn has_format(value: &Value, format: &AnyFormat) -> Result<bool> {
     let Value::Implicit(array) = value else { return Ok(false) };
     let aval = array.aval()?;
-    let Ok(Value::Implicit(made)) = format.quantize(&ops::zeros_dtype(&aval.shape, aval.dtype)?) else {
+    let Ok(Value::Implicit(expected)) = format.quantize(&ops::zeros_dtype(&aval.shape, aval.dtype)?) else {
         return Ok(false);
     };
     let child = |(name, child): (_, Value)| -> Result<_> {
@@ -169,7 +169,7 @@ fn has_format(value: &Value, format: &AnyFormat) -> Result<bool> {
         Ok((name, shape, stored))
     };
     let children = |array: &dyn ImplicitArray| array.children().into_iter().map(child).collect::<Result<Vec<_>>>();
-    Ok(array.aux_eq(&*made) && children(&**array)? == children(&*made)?)
+    Ok(array.aux_eq(&*expected) && children(&**array)? == children(&*expected)?)
 }
 
 impl fmt::Display for ConversionReport {
@@ -186,7 +186,7 @@ impl fmt::Display for ConversionReport {
             writeln!(f, "{path:paths$}  {from:froms$} -> {to:tos$}  {lost}")?;
         }
         let sum = |of: fn(&Converted) -> usize| self.converted.iter().map(of).sum::<usize>();
-        let (kept, all) = (self.converted.iter().filter(|row| row.kept).count(), self.converted.len());
-        write!(f, "{all} converted, {kept} kept, {} B -> {} B", sum(|row| row.nbytes_before), sum(|row| row.nbytes))
+        let (kept, count) = (self.converted.iter().filter(|row| row.kept).count(), self.converted.len());
+        write!(f, "{count} converted, {kept} kept, {} B -> {} B", sum(|row| row.nbytes_before), sum(|row| row.nbytes))
     }
 }

@@ -67,15 +67,15 @@ impl Distance {
             right.forget(rows.clone())?;
             other.forget(rows)?;
         }
-        let Sums { own, lost, others, both } = sums;
+        let Sums { right, lost, others, both } = sums;
         if lost == 0.0 {
             return Ok(Self { error: 0.0, cosine: 1.0, sqnr: None });
         }
         if !lost.is_finite() {
             return Ok(Self { error: f64::INFINITY, cosine: f64::NAN, sqnr: Some(f64::NEG_INFINITY) });
         }
-        let cosine = both / (own * others).sqrt();
-        Ok(Self { error: (lost / own).sqrt(), cosine, sqnr: Some(10.0 * (own / lost).log10()) })
+        let cosine = both / (right * others).sqrt();
+        Ok(Self { error: (lost / right).sqrt(), cosine, sqnr: Some(10.0 * (right / lost).log10()) })
     }
 
     /// The distance of what two linear layers give for the same inputs, `x: f32[.., in]`.
@@ -111,7 +111,7 @@ impl Distance {
 #[derive(Default)]
 struct Sums {
     /// The squares of the right one.
-    own: f64,
+    right: f64,
     /// The squares of the difference.
     lost: f64,
     /// The squares of the other one.
@@ -135,18 +135,18 @@ impl Sums {
         let whole = !is_float(right) && !is_float(other) && (right.dtype() == Uint64) == (other.dtype() == Uint64);
         if !one_is(&[Float64, Int32, Int64, Uint32, Uint64]) {
             let number = |bytes| f64::from(f32::from_le_bytes(bytes));
-            self.each([right, other], Float32, number, |number| number, |a, b| a - b)
+            self.add_as([right, other], Float32, number, |number| number, |a, b| a - b)
         } else if whole && right.dtype() == Uint64 {
-            self.each([right, other], Uint64, u64::from_le_bytes, |number| number as f64, |a, b| a.abs_diff(b) as f64)
+            self.add_as([right, other], Uint64, u64::from_le_bytes, |number| number as f64, |a, b| a.abs_diff(b) as f64)
         } else if whole {
-            self.each([right, other], Int64, i64::from_le_bytes, |number| number as f64, |a, b| a.abs_diff(b) as f64)
+            self.add_as([right, other], Int64, i64::from_le_bytes, |number| number as f64, |a, b| a.abs_diff(b) as f64)
         } else {
-            self.each([right, other], Float64, f64::from_le_bytes, |number| number, |a, b| a - b)
+            self.add_as([right, other], Float64, f64::from_le_bytes, |number| number, |a, b| a - b)
         }
     }
 
     /// Adds the elements of both arrays in a dtype that has all of their numbers.
-    fn each<T: Copy, const N: usize>(
+    fn add_as<T: Copy, const N: usize>(
         &mut self,
         arrays: [&Array; 2],
         dtype: Dtype,
@@ -161,27 +161,27 @@ impl Sums {
             let mut sums = Self::default();
             for (right, other) in right.iter().zip(other) {
                 let (a, b) = (read(*right), read(*other));
-                let (own, others) = (number(a), number(b));
-                let is_same = own.is_infinite() && own.total_cmp(&others).is_eq();
-                if is_same || own.is_nan() && others.is_nan() {
+                let (right, others) = (number(a), number(b));
+                let is_same = right.is_infinite() && right.total_cmp(&others).is_eq();
+                if is_same || right.is_nan() && others.is_nan() {
                     continue;
                 }
                 let lost = apart(a, b);
-                sums.own += own * own;
+                sums.right += right * right;
                 sums.lost += lost * lost;
                 sums.others += others * others;
-                sums.both += own * others;
+                sums.both += right * others;
             }
             sums
         };
-        let all: Vec<Self> = with_bytes(&right, |right| {
+        let parts: Vec<Self> = with_bytes(&right, |right| {
             with_bytes(&other, |other| {
                 let (right, other) = (right.as_chunks::<N>().0, other.as_chunks::<N>().0);
                 right.par_chunks(TASK).zip(other.par_chunks(TASK)).map(sums).collect()
             })
         })??;
-        for Self { own, lost, others, both } in all {
-            self.own += own;
+        for Self { right, lost, others, both } in parts {
+            self.right += right;
             self.lost += lost;
             self.others += others;
             self.both += both;

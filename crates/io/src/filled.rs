@@ -34,7 +34,7 @@ fn placed(kernel: Arc<dyn Kernel>) -> Result<Vec<Array>> {
     Ok(kernel::place(kernel, &[], Placement { host: true, ..Placement::default() })?.0)
 }
 
-/// What the arrays are called that are made here.
+/// The name of the kernel that fills arrays from a file.
 const NAME: &str = "tacit::Read";
 
 /// A reader, and the arrays of another node of it that nobody has taken yet.
@@ -66,13 +66,13 @@ fn array_apart(array: &Array, reads: &mut Reads) -> Result<Array> {
     let at = if let Some(at) = known {
         at
     } else {
-        let made = placed(Arc::clone(&kernel))?;
-        reads.push((kernel, made));
+        let arrays = placed(Arc::clone(&kernel))?;
+        reads.push((kernel, arrays));
         reads.len() - 1
     };
-    let (aval, left) = (Aval::from(array), &mut reads[at].1);
-    let own = left.iter().position(|other| Aval::from(other) == aval);
-    Ok(own.map_or_else(|| array.clone(), |own| left.remove(own)))
+    let (aval, untaken) = (Aval::from(array), &mut reads[at].1);
+    let index = untaken.iter().position(|other| Aval::from(other) == aval);
+    Ok(index.map_or_else(|| array.clone(), |index| untaken.remove(index)))
 }
 
 impl<const N: usize> Kernel for Filled<N> {

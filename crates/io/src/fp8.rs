@@ -52,24 +52,24 @@ impl Remaining<'_> {
 ///
 /// One is in a type that has other values (`F8_E4M3FNUZ`), or has no scale that can be read; codes of another width are there
 /// with scales like these; or the configuration beside the tensors cannot be read.
-fn take(rest: &mut Remaining<'_>, parameters: &mut Parameters) -> Result<()> {
-    let tensors = rest.tensors;
+fn take(remaining: &mut Remaining<'_>, parameters: &mut Parameters) -> Result<()> {
+    let tensors = remaining.tensors;
     if !tensors.names().any(|name| tensors.stored_dtype(name).is_ok_and(is_float8)) {
         return tensors.names().try_for_each(|name| codes_of_another_width(tensors, name));
     }
     let (names, said) = (tensors.names().collect(), Said::read(tensors.folder())?);
-    let mut found = false;
-    for name in rest.stems("") {
+    let mut is_scaled = false;
+    for name in remaining.stems("") {
         let stored = tensors.stored_dtype(name)?;
         let named_scale = name.rsplit('.').next().is_some_and(|last| last.contains("scale"));
         if named_scale || !is_float8(stored) {
             codes_of_another_width(tensors, name)?;
             continue;
         }
-        found = true;
+        is_scaled = true;
         let scale = scale_name(tensors, &names, name)?;
-        let scale = scale.map(|scale| Ok::<_, Error>((scale_of(rest, &scale)?, scale))).transpose()?;
-        let codes = rest.take(name, "the checkpoint")?;
+        let scale = scale.map(|scale| Ok::<_, Error>((scale_of(remaining, &scale)?, scale))).transpose()?;
+        let codes = remaining.take(name, "the checkpoint")?;
         let value = match stored {
             "F8_E4M3" => value(tensors, &said, name, E4m3::from, &codes, scale)?,
             "F8_E5M2" => value(tensors, &said, name, E5m2::from, &codes, scale)?,
@@ -80,13 +80,13 @@ fn take(rest: &mut Remaining<'_>, parameters: &mut Parameters) -> Result<()> {
         };
         parameters.insert(name.to_owned(), value);
     }
-    if found {
-        let beside: Vec<&str> = rest.stems("").into_iter().filter(|name| is_of_activations(name)).collect();
+    if is_scaled {
+        let beside: Vec<&str> = remaining.stems("").into_iter().filter(|name| is_of_activations(name)).collect();
         for name in beside {
-            rest.take_if(name)?;
+            remaining.take_if(name)?;
         }
     }
-    match rest.stems("").into_iter().find(|name| tensors.stored_dtype(name).is_ok_and(is_float8)) {
+    match remaining.stems("").into_iter().find(|name| tensors.stored_dtype(name).is_ok_and(is_float8)) {
         None => Ok(()),
         Some(name) => {
             let reason = "it is a scale in eight bits, of no weight that is read";
@@ -157,9 +157,9 @@ fn scale_name(tensors: &Tensors, names: &BTreeSet<&str>, name: &str) -> Result<O
 }
 
 /// A scale as floats of single precision.
-fn scale_of(rest: &mut Remaining<'_>, name: &str) -> Result<Array> {
-    let tensors = rest.tensors;
-    let array = rest.take(name, "a weight in eight bits")?;
+fn scale_of(remaining: &mut Remaining<'_>, name: &str) -> Result<Array> {
+    let tensors = remaining.tensors;
+    let array = remaining.take(name, "a weight in eight bits")?;
     if tensors.stored_dtype(name)? == "F8_E8M0" {
         // Powers of two: the exponent plus 127, of which 0 is below the normal numbers and 255 none.
         let power = |&byte: &u8| match byte {
@@ -191,8 +191,8 @@ fn value<F: Format>(
         // Each value is a `bf16` as it is.
         None => said.dtype.unwrap_or(Dtype::Bfloat16),
         Some((_, scale)) => {
-            let own = tensors.aval(scale)?.dtype;
-            let half = matches!(own, Dtype::Float16 | Dtype::Bfloat16).then_some(own);
+            let dtype = tensors.aval(scale)?.dtype;
+            let half = matches!(dtype, Dtype::Float16 | Dtype::Bfloat16).then_some(dtype);
             said.dtype.or(half).unwrap_or(Dtype::Float32)
         }
     };

@@ -200,17 +200,19 @@ impl Gguf {
 
     /// The rows of some tensors one behind the other, or in this order.
     fn gathered(&self, names: &[&str], order: Option<&[u32]>) -> Result<Value> {
-        let all = names.iter().map(|name| self.stored(name)).collect::<Result<Vec<_>>>()?;
-        let (name, first) = (names[0], all[0]);
+        let tensors = names.iter().map(|name| self.stored(name)).collect::<Result<Vec<_>>>()?;
+        let (name, first) = (names[0], tensors[0]);
         let alike = |stored: &&Stored| stored.kind == first.kind && stored.shape.get(1..) == first.shape.get(1..);
-        if let Some(at) = all.iter().position(|stored| !alike(stored)) {
-            let reason =
-                format!("it is {} {:?}, and {name} is {} {:?}", all[at].kind, all[at].shape, first.kind, first.shape);
+        if let Some(at) = tensors.iter().position(|stored| !alike(stored)) {
+            let reason = format!(
+                "it is {} {:?}, and {name} is {} {:?}",
+                tensors[at].kind, tensors[at].shape, first.kind, first.shape
+            );
             return Err(self.wrong(names[at], reason, "convert the model again, with one type for both"));
         }
         let mut aval = self.aval(name)?;
         if let Some(rows) = aval.shape.first_mut() {
-            *rows = all.iter().map(|stored| stored.shape[0]).sum();
+            *rows = tensors.iter().map(|stored| stored.shape[0]).sum();
         }
         let is_vector_of_blocks = first.kind.dtype.is_none() && aval.shape.len() == 1;
         if is_vector_of_blocks && (order.is_some() || names.len() > 1) {
@@ -221,8 +223,9 @@ impl Gguf {
         let row = if is_vector_of_blocks { Some(&aval.shape[..]) } else { aval.shape.get(1..) };
         let width = row.and_then(<[i32]>::last).map_or(first.kind.elements, |&last| last as usize);
         let stride = width / first.kind.elements * first.kind.bytes;
-        let parts =
-            all.iter().map(|stored| Part { file: Arc::clone(&self.files[stored.part]), place: stored.bytes.clone() });
+        let parts = tensors
+            .iter()
+            .map(|stored| Part { file: Arc::clone(&self.files[stored.part]), place: stored.bytes.clone() });
         let rows = Rows::new(parts.collect(), order, stride);
         if first.kind.dtype.is_some() {
             if names.len() == 1 && order.is_none() {

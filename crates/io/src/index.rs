@@ -125,11 +125,11 @@ fn in_folder(folder: &Path, current: &Current) -> Result<PathBuf> {
         _ => None,
     });
     name.map(|name| folder.join(name)).ok_or_else(|| {
-        let found: Vec<&str> = indexes.iter().chain(&files).map(|name| name.as_str()).collect();
-        let (reason, help) = if found.is_empty() {
+        let names: Vec<&str> = indexes.iter().chain(&files).map(|name| name.as_str()).collect();
+        let (reason, help) = if names.is_empty() {
             ("no file of the folder ends in .safetensors".to_owned(), "open another folder")
         } else {
-            (format!("the folder has {}, and none of them is its model", found.join(", ")), "open one of them")
+            (format!("the folder has {}, and none of them is its model", names.join(", ")), "open one of them")
         };
         Error::checkpoint(folder, None, reason, help)
     })

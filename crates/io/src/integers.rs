@@ -49,8 +49,8 @@ impl Integers {
                 *place = code(row, column);
             }
         };
-        let each = (0..rows).flat_map(|row| (0..columns / format.group).map(move |at| (row, at)));
-        let (scales, biases) = each.map(|(row, at)| numbers(row, at)).unzip();
+        let places = (0..rows).flat_map(|row| (0..columns / format.group).map(move |at| (row, at)));
+        let (scales, biases) = places.map(|(row, at)| numbers(row, at)).unzip();
         Self { rows, columns, format, stored, codes: Box::new(codes), scales, biases }
     }
 
@@ -61,26 +61,26 @@ impl Integers {
         let Self { rows, columns, format: Affine { bits, group }, stored, codes, mut scales, mut biases } = self;
         let extents = [rows, columns].map(|extent| i32::try_from(extent).unwrap_or(i32::MAX));
         let aval = Aval::new(&extents, dtype);
-        let own = [128, 64, 32].into_iter().find(|&own| group.is_multiple_of(own));
-        let own =
-            own.ok_or_else(|| format!("its groups are of {group} elements, and MLX has groups of 32, 64 and 128"))?;
+        let mlx_group = [128, 64, 32].into_iter().find(|&mlx_group| group.is_multiple_of(mlx_group));
+        let mlx_group = mlx_group
+            .ok_or_else(|| format!("its groups are of {group} elements, and MLX has groups of 32, 64 and 128"))?;
         for numbers in [&mut scales, &mut biases] {
-            *numbers = numbers.iter().flat_map(|&number| std::iter::repeat_n(number, group / own)).collect();
+            *numbers = numbers.iter().flat_map(|&number| std::iter::repeat_n(number, group / mlx_group)).collect();
         }
         let read = filled([words(bits, &aval)], move |[stream]| {
             let width = columns * bits as usize / 8;
             let rows = stream.par_chunks_exact_mut(width.max(1)).enumerate();
             rows.for_each_init(
                 || vec![0_u8; columns],
-                |held, (row, place)| {
-                    codes(row, held);
-                    write_codes(held, bits, place);
+                |row_codes, (row, place)| {
+                    codes(row, row_codes);
+                    write_codes(row_codes, bits, place);
                 },
             );
             stored.forget();
         });
-        let made = read.and_then(|[codes]| packed(codes, &scales, &biases, Affine { bits, group: own }, aval));
-        made.map_err(|error| error.clause())
+        let array = read.and_then(|[codes]| packed(codes, &scales, &biases, Affine { bits, group: mlx_group }, aval));
+        array.map_err(|error| error.clause())
     }
 }
 
@@ -114,9 +114,9 @@ pub(crate) fn floats_of(bytes: &[u8], dtype: Dtype) -> Option<Vec<f32>> {
 pub(crate) fn in_stream(word: impl Fn(usize) -> u32, at: usize, bits: u32) -> u8 {
     let bit = at * bits as usize;
     let (first, shift) = (bit / 32, bit % 32);
-    let mut held = word(first) >> shift;
+    let mut shifted = word(first) >> shift;
     if shift + bits as usize > 32 {
-        held |= word(first + 1) << (32 - shift);
+        shifted |= word(first + 1) << (32 - shift);
     }
-    (held & ((1 << bits) - 1)) as u8
+    (shifted & ((1 << bits) - 1)) as u8
 }

@@ -60,7 +60,7 @@ impl Json {
     fn restore(&mut self) {
         let float = match self.entries() {
             [(key, Self::Text(word))] if key == FLOAT => {
-                WORDS.iter().find(|(own, _)| own == word).map(|(_, float)| *float)
+                WORDS.iter().find(|(known, _)| known == word).map(|(_, float)| *float)
             }
             _ => None,
         };
@@ -107,7 +107,7 @@ impl Json {
     /// The value of a key, if this is an object that has it.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Json> {
-        self.entries().iter().find(|(own, _)| own == key).map(|(_, value)| value)
+        self.entries().iter().find(|(known, _)| known == key).map(|(_, value)| value)
     }
 
     /// The keys and values of an object, in order; empty for anything else.
@@ -124,7 +124,7 @@ impl Json {
             *self = Self::Object(Vec::new());
         }
         if let Self::Object(entries) = self {
-            match entries.iter_mut().find(|(own, _)| own == key) {
+            match entries.iter_mut().find(|(known, _)| known == key) {
                 Some((_, old)) => *old = value,
                 None => entries.push((key.to_owned(), value)),
             }
@@ -137,14 +137,14 @@ impl Json {
             self.set(key, Json::Null);
         }
         let entries = if let Self::Object(entries) = self { entries.as_mut_slice() } else { &mut [] };
-        let at = entries.iter().position(|(own, _)| own == key).unwrap_or_default();
+        let at = entries.iter().position(|(known, _)| known == key).unwrap_or_default();
         &mut entries[at].1
     }
 
     /// Removes a key from an object, and returns its value if it was there.
     pub fn remove(&mut self, key: &str) -> Option<Json> {
         let Self::Object(entries) = self else { return None };
-        let at = entries.iter().position(|(own, _)| own == key)?;
+        let at = entries.iter().position(|(known, _)| known == key)?;
         Some(entries.remove(at).1)
     }
 

@@ -4,7 +4,7 @@
 ///
 /// Ask it of what cannot be safetensors: these begin with the length of a header, and `PK\x03\x04` may begin one.
 pub(crate) fn kind(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
-    let begins = |words: &[u8]| bytes.get(..words.len()).is_some_and(|own| own.eq_ignore_ascii_case(words));
+    let begins = |words: &[u8]| bytes.get(..words.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(words));
     if begins(b"PK\x03\x04") {
         return Some((
             "it is a zip archive, as PyTorch writes it, and no safetensors",

@@ -85,15 +85,15 @@ pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> 
         kind => return Err(wrong(&file, "fine_tune_type", format!("{kind} is neither lora, dora nor full"))),
     };
     let (rank, scale) = rank_and_scale(&config).map_err(|(key, reason)| wrong(&file, &key, reason))?;
-    let mut rest = Remaining::new(&tensors);
+    let mut remaining = Remaining::new(&tensors);
     complete(&file, &config, model, &tensors)?;
-    for module in rest.stems(".lora_a") {
+    for module in remaining.stems(".lora_a") {
         let key = format!("{module}.lora_a");
         let what = format!("the adapter of {module}");
         let (name, base) = base(model, &tensors, &key, module)?;
-        let a = rest.take(&key, &what)?;
-        let b = rest.take(&format!("{module}.lora_b"), &what)?;
-        let magnitude = if dora { Some(rest.take(&format!("{module}.m"), &what)?) } else { None };
+        let a = remaining.take(&key, &what)?;
+        let b = remaining.take(&format!("{module}.lora_b"), &what)?;
+        let magnitude = if dora { Some(remaining.take(&format!("{module}.m"), &what)?) } else { None };
         let aval = base.aval()?;
         let Some((transposed, r)) = orientation(module, &aval.shape, &a, &b) else {
             let reason = format!("it is {}, and lora_b is {}, over {aval}", Aval::from(&a), Aval::from(&b));
@@ -104,9 +104,9 @@ pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> 
         }
         let (a, b) = if transposed { (b, a) } else { (a.t(), b.t()) };
         let change = Change { a, b, scale, magnitude };
-        parameters.insert(name, change.over(base).map_err(rest.at(&key))?);
+        parameters.insert(name, change.over(base).map_err(remaining.at(&key))?);
     }
-    rest.none_left("it does not belong to an adapter of mlx-lm's")?;
+    remaining.none_left("it does not belong to an adapter of mlx-lm's")?;
     Ok(parameters)
 }
 
@@ -201,11 +201,11 @@ fn orientation(module: &str, shape: &[i32], a: &Array, b: &Array) -> Option<(boo
 /// Lets the configuration say what the adapters are.
 fn describe(config: &mut Json, parameters: &Parameters, modules: &[&str], rank: i32, scale: f32, dora: bool) {
     let said = rank_and_scale(config).ok();
-    let fits = said.is_some_and(|(own, own_scale)| {
-        own.is_none_or(|own| own == rank) && Change::stored(own_scale, rank).to_bits() == scale.to_bits()
+    let fits = said.is_some_and(|(known, own_scale)| {
+        known.is_none_or(|known| known == rank) && Change::stored(own_scale, rank).to_bits() == scale.to_bits()
     });
     let kind = if dora { "dora" } else { "lora" };
-    let same_kind = config.get("fine_tune_type").map_or(!dora, |own| own.text() == Some(kind));
+    let same_kind = config.get("fine_tune_type").map_or(!dora, |kind_there| kind_there.text() == Some(kind));
     let all_named = names(config, parameters, modules);
     if fits && same_kind && all_named && config.get("num_layers").is_some() {
         return;
@@ -214,9 +214,9 @@ fn describe(config: &mut Json, parameters: &Parameters, modules: &[&str], rank: 
     let first = modules.iter().copied().filter_map(number).min();
     let end = parameters.keys().filter_map(|name| number(name)).max();
     // The last so many: those from the first that is adapted.
-    let own = first.zip(end).map_or(0, |(first, end)| end + 1 - first);
+    let layers = first.zip(end).map_or(0, |(first, end)| end + 1 - first);
     let said = config.get("num_layers").filter(|_| all_named).map(|said| said.integer().unwrap_or(0));
-    let last = said.unwrap_or(own);
+    let last = said.unwrap_or(layers);
     let keys = modules.iter().map(|module| layer(module).map_or(*module, |(_, rest)| rest)).collect();
     let chosen = Chosen { keys, last };
     // A key names one module where it is the whole path. Of adapters alone nobody knows whether theirs are the last layers.
@@ -228,14 +228,14 @@ fn describe(config: &mut Json, parameters: &Parameters, modules: &[&str], rank: 
     if said.is_none() {
         config.set("num_layers", Json::Integer(last));
     }
-    let own = config.entry(LORA);
-    own.set("rank", Json::Integer(rank.into()));
-    own.set("scale", Json::Float(shortest(scale)));
-    if own.get("dropout").is_none() {
-        own.set("dropout", Json::Float(0.0));
+    let section = config.entry(LORA);
+    section.set("rank", Json::Integer(rank.into()));
+    section.set("scale", Json::Float(shortest(scale)));
+    if section.get("dropout").is_none() {
+        section.set("dropout", Json::Float(0.0));
     }
-    if !all_named || own.get("keys").is_none() {
-        own.set("keys", Json::List(keys.into_iter().map(|key| Json::Text(key.to_owned())).collect()));
+    if !all_named || section.get("keys").is_none() {
+        section.set("keys", Json::List(keys.into_iter().map(|key| Json::Text(key.to_owned())).collect()));
     }
     config.sort();
 }
@@ -265,15 +265,16 @@ impl Chosen<'_> {
     fn modules<'m>(&self, model: &'m Parameters, adapted: &[&str]) -> impl Iterator<Item = (&'m str, &'m Value)> {
         let stack = |path: &str| path.split_once("layers.").map(|(stack, _)| stack.to_owned());
         let modules = || model.iter().filter_map(|(name, value)| Some((name.strip_suffix(".weight")?, value)));
-        let count = |own: &str| {
-            let layers = modules().filter(|(module, _)| stack(module).as_deref() == Some(own));
+        let count = |stack_path: &str| {
+            let layers = modules().filter(|(module, _)| stack(module).as_deref() == Some(stack_path));
             layers.filter_map(|(module, _)| layer(module)).map(|(number, _)| number + 1).max().unwrap_or(0)
         };
         let stacks: BTreeSet<String> = adapted.iter().copied().filter_map(stack).collect();
-        let first_of = |own: &String| if self.last > 0 { count(own) - self.last } else { 0 };
-        let first: BTreeMap<String, i128> = stacks.into_iter().map(|own| (own.clone(), first_of(&own))).collect();
+        let first_of = |stack_path: &String| if self.last > 0 { count(stack_path) - self.last } else { 0 };
+        let first: BTreeMap<String, i128> =
+            stacks.into_iter().map(|stack_path| (stack_path.clone(), first_of(&stack_path))).collect();
         modules().filter(move |(module, value)| {
-            let within = stack(module).and_then(|own| Some((*first.get(own.as_str())?, layer(module)?)));
+            let within = stack(module).and_then(|stack_path| Some((*first.get(stack_path.as_str())?, layer(module)?)));
             let named = within.is_some_and(|(first, (number, rest))| number >= first && self.keys.contains(rest));
             (named || self.keys.contains(module)) && value.aval().is_ok_and(|aval| aval.shape.len() == 2)
         })

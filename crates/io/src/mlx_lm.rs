@@ -64,9 +64,9 @@ pub fn read(folder: impl AsRef<Path>) -> Result<Parameters> {
     let config = ConfigFile::read(tensors.folder())?;
     let formats = config.formats()?;
     let dtype = config.dtype();
-    let mut rest = Remaining::new(&tensors);
+    let mut remaining = Remaining::new(&tensors);
     let mut parameters = Parameters::new();
-    for module in rest.stems(".scales") {
+    for module in remaining.stems(".scales") {
         let (weight, scales) = (format!("{module}.weight"), format!("{module}.scales"));
         let codes = tensors.contains(&weight) && tensors.aval(&weight)?.dtype == Dtype::Uint32;
         if !codes {
@@ -87,7 +87,7 @@ pub fn read(folder: impl AsRef<Path>) -> Result<Parameters> {
                 ));
             }
         };
-        parameters.insert(weight, quantized(&mut rest, module, mode, dtype)?);
+        parameters.insert(weight, quantized(&mut remaining, module, mode, dtype)?);
     }
     for (module, mode) in &formats.entries {
         if let Some(mode) = mode.filter(|_| !parameters.contains_key(&format!("{module}.weight"))) {
@@ -95,13 +95,13 @@ pub fn read(folder: impl AsRef<Path>) -> Result<Parameters> {
             return Err(tensors.wrong(Some(&format!("{module}.scales")), reason, TOGETHER));
         }
     }
-    for module in rest.stems(".weight") {
+    for module in remaining.stems(".weight") {
         let name = format!("{module}.weight");
         if tensors.aval(&name)?.dtype == Dtype::Uint32 {
             return Err(tensors.wrong(Some(&name), format!("it is codes, and there is no {module}.scales"), TOGETHER));
         }
     }
-    rest.dense(&mut parameters)?;
+    remaining.dense(&mut parameters)?;
     Ok(parameters)
 }
 
@@ -193,13 +193,13 @@ fn of_shapes(tensors: &Tensors, module: &str, default: Mode) -> Result<Mode> {
 }
 
 /// The weight of a module.
-fn quantized(rest: &mut Remaining<'_>, module: &str, mode: Mode, dtype: Dtype) -> Result<Value> {
+fn quantized(remaining: &mut Remaining<'_>, module: &str, mode: Mode, dtype: Dtype) -> Result<Value> {
     let key = format!("{module}.weight");
     let what = format!("the {} parameter {key}", mode.name());
-    let codes = rest.take_of(&key, Dtype::Uint32, &what)?;
-    let scales = rest.take(&format!("{module}.scales"), &what)?;
-    let biases = rest.take_if(&format!("{module}.biases"))?;
-    let global_scale = rest.take_if(&format!("{module}.global_scale"))?;
+    let codes = remaining.take_of(&key, Dtype::Uint32, &what)?;
+    let scales = remaining.take(&format!("{module}.scales"), &what)?;
+    let biases = remaining.take_if(&format!("{module}.biases"))?;
+    let global_scale = remaining.take_if(&format!("{module}.global_scale"))?;
     let dtype = if matches!(mode, Mode::Affine(_)) { scales.dtype() } else { dtype };
     let mut aval = Aval::new(codes.shape(), dtype);
     if let Some(last) = aval.shape.last_mut() {
@@ -207,7 +207,7 @@ fn quantized(rest: &mut Remaining<'_>, module: &str, mode: Mode, dtype: Dtype) -
         let elements = i32::try_from(bits / per).ok().filter(|_| bits % per == 0);
         *last = elements.ok_or_else(|| {
             let reason = format!("its rows of {last} words are no whole number of codes of {per} bits");
-            rest.tensors.wrong(Some(&key), reason, TOGETHER)
+            remaining.tensors.wrong(Some(&key), reason, TOGETHER)
         })?;
     }
     let global = global_scale.is_some();
@@ -218,5 +218,5 @@ fn quantized(rest: &mut Remaining<'_>, module: &str, mode: Mode, dtype: Dtype) -
         Mode::Mxfp8 => Mxfp8Array::from_parts(parts, Mxfp8::default(), aval).map(Value::from),
         Mode::Nvfp4 => Nvfp4Array::from_parts(parts, Nvfp4 { global }, aval).map(Value::from),
     };
-    array.map_err(rest.at(&key))
+    array.map_err(remaining.at(&key))
 }

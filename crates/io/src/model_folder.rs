@@ -89,13 +89,13 @@ impl ModelFolder {
         let file = Gguf::open(file)?;
         // As much of a model that we do not run as its file says in known words.
         let is_known = file.is_known();
-        let made = match (file.has_tokenizer(), is_known) {
+        let tokenizer = match (file.has_tokenizer(), is_known) {
             (true, true) => Some([file.tokenizer()?, file.tokenizer_config()?]),
-            (true, false) => file.tokenizer().and_then(|made| Ok([made, file.tokenizer_config()?])).ok(),
+            (true, false) => file.tokenizer().and_then(|tokenizer| Ok([tokenizer, file.tokenizer_config()?])).ok(),
             (false, _) => None,
         };
-        let mut beside = if let Some(made) = made {
-            TOKENIZER.into_iter().zip(made).map(|(name, json)| (name, json.indented(2).into_bytes())).collect()
+        let mut beside = if let Some(tokenizer) = tokenizer {
+            TOKENIZER.into_iter().zip(tokenizer).map(|(name, json)| (name, json.indented(2).into_bytes())).collect()
         } else {
             copied(folder, &TOKENIZER)?
         };
@@ -124,8 +124,8 @@ impl ModelFolder {
     /// [`write`](Self::write) removes them.
     #[must_use]
     pub fn stale(&self, folder: &Path) -> Vec<&'static str> {
-        let all = TOKENIZER.into_iter().chain([GENERATION]);
-        let stale = all.filter(|name| self.beside.iter().all(|(own, _)| own != name));
+        let names = TOKENIZER.into_iter().chain([GENERATION]);
+        let stale = names.filter(|name| self.beside.iter().all(|(known, _)| known != name));
         stale.filter(|name| current(&folder.join(name)).is_ok_and(|file| file.is_file())).collect()
     }
 
@@ -202,7 +202,7 @@ impl ModelFolder {
     /// The tokenizer of the files beside the tensors.
     fn tokenizer(&self) -> Result<Option<gguf::Tokenizer>> {
         let text = |name: &str| {
-            let (_, content) = self.beside.iter().find(|(own, _)| *own == name)?;
+            let (_, content) = self.beside.iter().find(|(known, _)| *known == name)?;
             Some(String::from_utf8_lossy(content))
         };
         let json = |name: &str| {
@@ -218,9 +218,10 @@ impl ModelFolder {
                 Err(Error::checkpoint(&self.folder.join(name), None, reason, help))
             });
         };
-        let own = |json: &Json| Some(json.get("chat_template")?.text()?.to_owned());
+        let template_of = |json: &Json| Some(json.get("chat_template")?.text()?.to_owned());
         let template = text("chat_template.jinja").map(Cow::into_owned);
-        let template = template.or(json("chat_template.json")?.as_ref().and_then(own)).or_else(|| own(&config));
+        let template =
+            template.or(json("chat_template.json")?.as_ref().and_then(template_of)).or_else(|| template_of(&config));
         Ok(Some(gguf::Tokenizer { json: tokenizer, config, template }))
     }
 
@@ -238,8 +239,8 @@ impl ModelFolder {
     pub fn write(&self, folder: impl AsRef<Path>, parameters: impl Borrow<Parameters>, library: Library) -> Result<()> {
         let folder = folder.as_ref();
         let path = folder.join(TENSORS);
-        let own = self.config.as_ref().map(|config| tied_as(config, parameters.borrow()));
-        let config = || mlx_lm::ConfigFile::new(own.clone().unwrap_or_else(|| Json::Object(Vec::new())));
+        let tied = self.config.as_ref().map(|config| tied_as(config, parameters.borrow()));
+        let config = || mlx_lm::ConfigFile::new(tied.clone().unwrap_or_else(|| Json::Object(Vec::new())));
         let (mut beside, stale) = (self.beside.clone(), self.stale(folder));
         if let Some(source) = self.source.as_ref().filter(|source| library != Library::Tacit && !source.is_known()) {
             // It says which are.
@@ -247,12 +248,12 @@ impl ModelFolder {
         }
         match library {
             // Its tensors are no parameters, and of what is written nobody could tell its scale.
-            Library::MlxLm if own.is_none() && current_if_there(&self.folder.join(adapter::CONFIG))?.is_some() => {
+            Library::MlxLm if tied.is_none() && current_if_there(&self.folder.join(adapter::CONFIG))?.is_some() => {
                 Err(unconfigured(&path, &self.folder))
             }
             Library::MlxLm => mlx_lm::write_beside(folder, parameters, &config(), beside, stale),
             Library::Tacit => {
-                beside.extend(own.iter().map(|json| (CONFIG, json.indented(2).into_bytes())));
+                beside.extend(tied.iter().map(|json| (CONFIG, json.indented(2).into_bytes())));
                 let (structure, tensors) = take_apart(parameters.borrow(), None)?;
                 drop(parameters);
                 let _new = make_folder(folder)?;
@@ -321,14 +322,14 @@ impl Library {
             Self::Tacit => Ok(parameters),
             Self::HuggingFace => layout::as_hugging_face(dense(parameters)?),
             Self::MlxLm => {
-                let (mut held, mut others) = (Parameters::new(), Parameters::new());
+                let (mut holdable, mut others) = (Parameters::new(), Parameters::new());
                 for (path, value) in layout::as_mlx_lm(file.as_ref(), parameters)? {
                     let value = mlx_lm::as_affine(value)?;
                     let is_held = !value.is_implicit() || mlx_lm::holds(&path, &value);
-                    if is_held { &mut held } else { &mut others }.insert(path, value);
+                    if is_held { &mut holdable } else { &mut others }.insert(path, value);
                 }
-                held.append(&mut dense(others)?);
-                Ok(held)
+                holdable.append(&mut dense(others)?);
+                Ok(holdable)
             }
         }
     }

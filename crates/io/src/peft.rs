@@ -73,14 +73,14 @@ pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> 
     settings.check()?;
     let tensors = Tensors::open(folder.join(TENSORS))?;
     refuse_twice(&tensors)?;
-    let mut rest = Remaining::new(&tensors);
-    let model = &with_kept(model, &mut rest)?;
+    let mut remaining = Remaining::new(&tensors);
+    let model = &with_kept(model, &mut remaining)?;
     let mut parameters = model.clone();
     let mut adapted = BTreeSet::new();
     for (a_end, b_end, transposed) in
         [(".lora_A.weight", ".lora_B.weight", false), (".lora_embedding_A", ".lora_embedding_B", true)]
     {
-        for stem in rest.stems(a_end) {
+        for stem in remaining.stems(a_end) {
             let key = format!("{stem}{a_end}");
             let module = stem.strip_prefix(PREFIX).unwrap_or(stem);
             let what = format!("the adapter of {module}");
@@ -89,9 +89,9 @@ pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> 
                 let reason = format!("it is the adapter of an embedding, and {module} has that of a matrix as well");
                 return Err(tensors.wrong(Some(&key), reason, "fetch the folder again"));
             }
-            let a = rest.take(&key, &what)?;
-            let b = rest.take(&format!("{stem}{b_end}"), &what)?;
-            let magnitude = magnitude(&mut rest, stem, &what, settings.flag("use_dora"))?;
+            let a = remaining.take(&key, &what)?;
+            let b = remaining.take(&format!("{stem}{b_end}"), &what)?;
+            let magnitude = magnitude(&mut remaining, stem, &what, settings.flag("use_dora"))?;
             let transposed = transposed || settings.flag("fan_in_fan_out");
             if magnitude.is_some() && transposed {
                 let reason = format!("{module} has its weight as [in, out], and a magnitude for each of its columns");
@@ -105,11 +105,11 @@ pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> 
             // A module with its weight as [in, out] has the change transposed, as an embedding has.
             let (a, b) = if transposed { (b.t(), a.t()) } else { (a, b) };
             let change = Change { a, b, scale, magnitude };
-            parameters.insert(name, change.over(base).map_err(rest.at(&key))?);
+            parameters.insert(name, change.over(base).map_err(remaining.at(&key))?);
         }
     }
     settings.complete(&tensors, model, &adapted)?;
-    for key in rest.stems("") {
+    for key in remaining.stems("") {
         if key.contains(".lora_") {
             return Err(tensors.wrong(Some(key), "it belongs to no adapter in the file", "fetch the folder again"));
         }
@@ -184,27 +184,27 @@ fn refuse_twice(tensors: &Tensors) -> Result<()> {
 }
 
 /// The model with what the file has of adapted modules themselves: biases that were trained, and embeddings.
-fn with_kept(model: &Parameters, rest: &mut Remaining<'_>) -> Result<Parameters> {
-    let (tensors, mut parameters) = (rest.tensors, model.clone());
-    for key in rest.stems("").into_iter().filter(|key| key.contains(BASE)) {
+fn with_kept(model: &Parameters, remaining: &mut Remaining<'_>) -> Result<Parameters> {
+    let (tensors, mut parameters) = (remaining.tensors, model.clone());
+    for key in remaining.stems("").into_iter().filter(|key| key.contains(BASE)) {
         let name = key.strip_prefix(PREFIX).unwrap_or(key).replacen(BASE, ".", 1);
         replaced(&mut parameters, tensors, key, &name)?;
     }
-    rest.without(|key| key.contains(BASE));
+    remaining.without(|key| key.contains(BASE));
     Ok(parameters)
 }
 
 const MAGNITUDE: &str = "lora_magnitude_vector";
 
 /// The magnitudes of a module: earlier versions have `weight` behind the name.
-fn magnitude(rest: &mut Remaining<'_>, stem: &str, what: &str, dora: bool) -> Result<Option<Array>> {
+fn magnitude(remaining: &mut Remaining<'_>, stem: &str, what: &str, dora: bool) -> Result<Option<Array>> {
     if !dora {
         return Ok(None);
     }
     let key = format!("{stem}.{MAGNITUDE}");
-    match rest.take_if(&format!("{key}.weight"))? {
+    match remaining.take_if(&format!("{key}.weight"))? {
         Some(m) => Ok(Some(m)),
-        None => rest.take(&key, what).map(Some),
+        None => remaining.take(&key, what).map(Some),
     }
 }
 
@@ -281,8 +281,8 @@ impl Settings {
     fn of(&self, module: &str) -> Result<(i32, f32)> {
         let wrong = |key: &str, json: &Json| self.wrong(key, format!("it is {json}"));
         let field = |key: &str, pattern: &str| -> Result<Json> {
-            let own = self.pattern(pattern, module)?.or(self.config.get(key));
-            own.cloned().ok_or_else(|| self.wrong(key, "it is not there"))
+            let value = self.pattern(pattern, module)?.or(self.config.get(key));
+            value.cloned().ok_or_else(|| self.wrong(key, "it is not there"))
         };
         let (rank, alpha) = (field("r", "rank_pattern")?, field("lora_alpha", "alpha_pattern")?);
         let rank: i32 = rank.integer().filter(|&rank| rank > 0).ok_or_else(|| wrong("r", &rank))?;
@@ -369,11 +369,13 @@ impl Settings {
             let alpha = shortest((f64::from(scale) * by) as f32);
             if alpha.fract() == 0.0 { Json::Integer(alpha as i128) } else { Json::Float(alpha) }
         };
-        let others = || modules.iter().map(|(module, &own)| ((*module).to_owned(), own));
-        let ranks =
-            others().filter(|(_, own)| own.0 != rank).map(|(module, own)| (module, Json::Integer(own.0.into())));
-        let alphas =
-            others().filter(|(_, own)| alpha(*own) != alpha((rank, scale))).map(|(module, own)| (module, alpha(own)));
+        let others = || modules.iter().map(|(module, &numbers)| ((*module).to_owned(), numbers));
+        let ranks = others()
+            .filter(|(_, numbers)| numbers.0 != rank)
+            .map(|(module, numbers)| (module, Json::Integer(numbers.0.into())));
+        let alphas = others()
+            .filter(|(_, numbers)| alpha(*numbers) != alpha((rank, scale)))
+            .map(|(module, numbers)| (module, alpha(numbers)));
         let (ranks, alphas) = (Json::Object(ranks.collect()), Json::Object(alphas.collect()));
         let names = modules.keys().map(|module| Json::Text((*module).to_owned())).collect();
         let config = &mut self.config;

@@ -109,8 +109,8 @@ impl Words {
 
 impl<'a> Layer<'a> {
     fn read<M: Method>(&self) -> Result<AffineArray> {
-        let made = M::layer(self)?.array(self.scales()?.1.dtype);
-        made.map_err(|reason| self.wrong("qweight", reason, "quantize the model again in groups of 32, 64 or 128"))
+        let array = M::layer(self)?.array(self.scales()?.1.dtype);
+        array.map_err(|reason| self.wrong("qweight", reason, "quantize the model again in groups of 32, 64 or 128"))
     }
 
     /// The words of one of the layer's tensors.

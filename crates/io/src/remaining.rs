@@ -10,21 +10,21 @@ use crate::Tensors;
 /// The tensors that no parameter has taken yet. What is left at the end are dense parameters.
 pub(crate) struct Remaining<'t> {
     pub(crate) tensors: &'t Tensors,
-    left: BTreeSet<&'t str>,
+    untaken: BTreeSet<&'t str>,
 }
 
 impl<'t> Remaining<'t> {
     pub(crate) fn new(tensors: &'t Tensors) -> Self {
-        Self { tensors, left: tensors.names().collect() }
+        Self { tensors, untaken: tensors.names().collect() }
     }
 
     /// The names that end so and are left, without their ends.
     pub(crate) fn stems(&self, end: &str) -> Vec<&'t str> {
-        self.left.iter().filter_map(|name| name.strip_suffix(end)).collect()
+        self.untaken.iter().filter_map(|name| name.strip_suffix(end)).collect()
     }
 
     pub(crate) fn take_if(&mut self, name: &str) -> Result<Option<Array>> {
-        Ok(if self.left.remove(name) { Some(self.tensors.get(name)?) } else { None })
+        Ok(if self.untaken.remove(name) { Some(self.tensors.get(name)?) } else { None })
     }
 
     /// Takes a tensor that must be there: `what` says of what it is a part.
@@ -48,12 +48,12 @@ impl<'t> Remaining<'t> {
 
     /// Checks that nothing is left: what would be has no place, for this reason.
     pub(crate) fn none_left(&self, reason: &str) -> Result<()> {
-        self.left.first().map_or(Ok(()), |name| Err(self.tensors.wrong(Some(name), reason, OTHER)))
+        self.untaken.first().map_or(Ok(()), |name| Err(self.tensors.wrong(Some(name), reason, OTHER)))
     }
 
     /// Leaves out what a reader has taken by itself.
     pub(crate) fn without(&mut self, taken: impl Fn(&str) -> bool) {
-        self.left.retain(|name| !taken(name));
+        self.untaken.retain(|name| !taken(name));
     }
 
     /// An error of an array's constructor as one of the file: names it, and the tensor.

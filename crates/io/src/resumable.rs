@@ -59,13 +59,13 @@ use crate::{Tensors, Writing, save_with};
 #[derive(Debug)]
 pub struct Resumable {
     output: PathBuf,
-    made: Made,
+    values: Values,
     resumed: usize,
 }
 
 /// The values that were made.
 #[derive(Debug)]
-enum Made {
+enum Values {
     /// The values that were asked for, where the output is a stream.
     Held(Parameters),
     Kept(Kept),
@@ -76,7 +76,7 @@ enum Made {
 struct Kept {
     journal: Journal,
     /// Where the values are, with what is noted of them, by path and recipe.
-    made: BTreeMap<(String, String), (Part, String)>,
+    by_recipe: BTreeMap<(String, String), (Part, String)>,
     /// Where those are that were asked for, by path.
     asked: BTreeMap<String, Part>,
     /// The segments of the journal that were read, by their numbers.
@@ -96,11 +96,11 @@ impl Resumable {
     pub fn open<P: AsRef<Path>>(output: impl AsRef<Path>, inputs: impl IntoIterator<Item = P>) -> Result<Self> {
         let output = output.as_ref();
         let inputs = inputs.into_iter().map(|input| state(input.as_ref())).collect::<Result<Vec<_>>>()?.concat();
-        let made = match Place::of(output)? {
-            Place::Stream => Made::Held(Parameters::new()),
-            Place::File => Made::Kept(Kept::open(output, &inputs)?),
+        let values = match Place::of(output)? {
+            Place::Stream => Values::Held(Parameters::new()),
+            Place::File => Values::Kept(Kept::open(output, &inputs)?),
         };
-        Ok(Self { output: output.to_owned(), made, resumed: 0 })
+        Ok(Self { output: output.to_owned(), values, resumed: 0 })
     }
 
     /// The value of a path with what is noted of it: the one that this recipe made before, or the one that `make` makes now.
@@ -119,9 +119,9 @@ impl Resumable {
         if let Some(found) = self.made(path, recipe) {
             return Ok(found);
         }
-        let kept = match &mut self.made {
-            Made::Kept(kept) => kept,
-            Made::Held(values) => {
+        let kept = match &mut self.values {
+            Values::Kept(kept) => kept,
+            Values::Held(values) => {
                 let (value, note) = make()?;
                 values.insert(path.to_owned(), value.clone());
                 return Ok((value, note));
@@ -138,7 +138,7 @@ impl Resumable {
         let part = kept.write(path, recipe, &text, value)?;
         // What a later call finds is what this one gives, and the memory is free again.
         let value = kept.read(path, &part)?;
-        kept.made.insert(key, (part.clone(), text));
+        kept.by_recipe.insert(key, (part.clone(), text));
         kept.asked.insert(path.to_owned(), part);
         Ok((value, note))
     }
@@ -150,9 +150,9 @@ impl Resumable {
     ///
     /// What was kept is gone, or cannot be read.
     pub fn values(&mut self) -> Result<Parameters> {
-        match &mut self.made {
-            Made::Held(values) => Ok(values.clone()),
-            Made::Kept(kept) => {
+        match &mut self.values {
+            Values::Held(values) => Ok(values.clone()),
+            Values::Kept(kept) => {
                 let asked = kept.asked.clone().into_iter();
                 asked.map(|(path, part)| kept.read(&path, &part).map(|value| (path, value))).collect()
             }
@@ -162,8 +162,8 @@ impl Resumable {
     /// The value of a path with what is noted of it, if this recipe made it before. Ask for all values first where those that are left
     /// need something that takes long, such as observing a model.
     pub fn made<N: DeserializeOwned>(&mut self, path: &str, recipe: &str) -> Option<(Value, N)> {
-        let Made::Kept(kept) = &mut self.made else { return None };
-        let (part, note) = kept.made.get(&(path.to_owned(), recipe.to_owned())).cloned()?;
+        let Values::Kept(kept) = &mut self.values else { return None };
+        let (part, note) = kept.by_recipe.get(&(path.to_owned(), recipe.to_owned())).cloned()?;
         let found = (kept.read(path, &part).ok()?, serde_json::from_str(&note).ok()?);
         // Who asks again is given the same one.
         if kept.asked.insert(path.to_owned(), part.clone()) != Some(part) {
@@ -181,9 +181,9 @@ impl Resumable {
     /// The folder in which values are kept until the checkpoint is complete; `None` where the output is a device or a pipe.
     #[must_use]
     pub fn folder(&self) -> Option<&Path> {
-        match &self.made {
-            Made::Kept(kept) => Some(kept.journal.folder()),
-            Made::Held(_) => None,
+        match &self.values {
+            Values::Kept(kept) => Some(kept.journal.folder()),
+            Values::Held(_) => None,
         }
     }
 
@@ -193,10 +193,10 @@ impl Resumable {
     ///
     /// As for [`save`](crate::save()); what was made is then kept, and the old output untouched.
     pub fn finish(self, parameters: impl Borrow<Parameters>, writing: Writing<'_>) -> Result<()> {
-        let kept = match self.made {
-            Made::Kept(kept) => Some(kept),
+        let kept = match self.values {
+            Values::Kept(kept) => Some(kept),
             // Each is to go when it is written.
-            Made::Held(values) => {
+            Values::Held(values) => {
                 drop(values);
                 None
             }
@@ -228,7 +228,7 @@ impl Kept {
             let (path, recipe, note) = serde_json::from_str::<(String, String, String)>(&says).ok()?;
             Some(((path, recipe), (part, note)))
         });
-        Ok(Self { journal, made: said.collect(), asked: BTreeMap::new(), mapped: BTreeMap::new() })
+        Ok(Self { journal, by_recipe: said.collect(), asked: BTreeMap::new(), mapped: BTreeMap::new() })
     }
 
     /// Writes a value in the way of a checkpoint of its own.

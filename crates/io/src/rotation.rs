@@ -63,7 +63,7 @@ impl CheckpointRotation {
     ///
     /// The folder has a checkpoint of a later step, or as for [`Training::save`]; nothing is removed then.
     pub fn save(&self, run: &Training) -> Result<PathBuf> {
-        let made = make_folder(&self.folder)?;
+        let created = make_folder(&self.folder)?;
         if let Some((later, _)) = self.checkpoints()?.pop().filter(|(step, _)| *step > run.step) {
             return Err(Error::invalid(
                 format!("{} has a checkpoint of step {later}, which is after step {}", self.folder.display(), run.step),
@@ -72,9 +72,9 @@ impl CheckpointRotation {
         }
         let path = self.folder.join(format!("{BEFORE}{:08}{AFTER}", run.step));
         run.save(&path)?;
-        drop(made);
-        let all = self.checkpoints()?;
-        for (_, old) in &all[..all.len().saturating_sub(self.keep)] {
+        drop(created);
+        let checkpoints = self.checkpoints()?;
+        for (_, old) in &checkpoints[..checkpoints.len().saturating_sub(self.keep)] {
             match fs::remove_file(old) {
                 // Another process was first.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -91,9 +91,9 @@ impl CheckpointRotation {
     /// The folder cannot be read; one that is not there has none.
     pub fn checkpoints(&self) -> Result<Vec<(u64, PathBuf)>> {
         let failed = || Error::file("read", &self.folder);
-        let mut found = Vec::new();
+        let mut checkpoints = Vec::new();
         let entries = match fs::read_dir(&self.folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(checkpoints),
             entries => entries.map_err(failed())?,
         };
         for entry in entries {
@@ -101,11 +101,11 @@ impl CheckpointRotation {
             if entry.file_type().is_ok_and(|kind| kind.is_file())
                 && let Some(step) = step_of(&entry.path())
             {
-                found.push((step, entry.path()));
+                checkpoints.push((step, entry.path()));
             }
         }
-        found.sort_unstable();
-        Ok(found)
+        checkpoints.sort_unstable();
+        Ok(checkpoints)
     }
 
     /// The run of the latest checkpoint, if there is one.

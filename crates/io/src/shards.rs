@@ -58,7 +58,7 @@ impl Family<'_> {
     pub(crate) fn old(self) -> Old {
         let index = self.index();
         let is_there = fs::symlink_metadata(self.folder.join(&index)).is_ok();
-        let Some(own) = named(&self.folder.join(&index)).filter(|_| is_there) else {
+        let Some(indexed) = named(&self.folder.join(&index)).filter(|_| is_there) else {
             return Old { is_there, ..Old::default() };
         };
         let mut others = BTreeSet::new();
@@ -67,14 +67,15 @@ impl Family<'_> {
                 match named(&self.folder.join(other)) {
                     Some(names) => others.extend(names),
                     // Nobody knows what it names.
-                    None => return Old { is_there, named: own, shards: Vec::new() },
+                    None => return Old { is_there, named: indexed, shards: Vec::new() },
                 }
             }
         }
-        let is_file = |name: &&String| fs::symlink_metadata(self.folder.join(name)).is_ok_and(|own| own.is_file());
-        let ours = own.iter().filter(|name| save_of(name, self.stem).is_some() && !others.contains(*name));
+        let is_file =
+            |name: &&String| fs::symlink_metadata(self.folder.join(name)).is_ok_and(|metadata| metadata.is_file());
+        let ours = indexed.iter().filter(|name| save_of(name, self.stem).is_some() && !others.contains(*name));
         let shards = ours.filter(is_file).cloned().collect();
-        Old { is_there, named: own, shards }
+        Old { is_there, named: indexed, shards }
     }
 }
 

@@ -38,8 +38,8 @@ pub fn sources(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
         parts.push(path.clone());
     }
     parts.extend(BESIDE.map(|name| path.with_file_name(name)));
-    let held = parts.iter().map(|file| current.path(file));
-    Ok(held.filter(|file| file.is_file()).collect())
+    let files = parts.iter().map(|file| current.path(file));
+    Ok(files.filter(|file| file.is_file()).collect())
 }
 
 /// Name, size and time of a file, by which it is known again without being read.
@@ -60,9 +60,9 @@ impl FileState {
     ///
     /// There is no such file, or the system does not tell its size.
     pub fn of(file: &Path) -> Result<Self> {
-        let own = fs::metadata(file).map_err(Error::file("open", file))?;
-        let changed = own.modified().ok().and_then(|time| Some(time.duration_since(UNIX_EPOCH).ok()?.as_nanos()));
+        let metadata = fs::metadata(file).map_err(Error::file("open", file))?;
+        let changed = metadata.modified().ok().and_then(|time| Some(time.duration_since(UNIX_EPOCH).ok()?.as_nanos()));
         let path = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
-        Ok(Self { path, bytes: own.len(), changed: changed.unwrap_or_default() })
+        Ok(Self { path, bytes: metadata.len(), changed: changed.unwrap_or_default() })
     }
 }

@@ -20,9 +20,9 @@ pub(crate) fn take_apart(values: &Parameters, prefix: Option<&str>) -> Result<(S
         // The dense ones first: their keys are their paths, whatever the keys within implicit arrays are.
         let (dense, implicit): (Vec<_>, Vec<_>) =
             values.iter().partition(|(_, value)| matches!(value, Value::Dense(_)));
-        let all = dense.into_iter().chain(implicit);
+        let values = dense.into_iter().chain(implicit);
         let one = |(path, value): (&String, &Value)| stored(path, value).map(|json| (path.clone(), json));
-        let run = || all.map(one).collect::<Result<Structure>>();
+        let run = || values.map(one).collect::<Result<Structure>>();
         match prefix {
             Some(prefix) => store::named(prefix, run),
             None => run(),
@@ -153,8 +153,8 @@ fn write_type_first(json: &Json, text: &mut String) {
 fn nbytes(tensors: &Tensors, json: &Json) -> usize {
     match json {
         Json::Object(fields) => {
-            let own = fields.get("array").and_then(Json::as_str).and_then(|key| tensors.bytes(key).ok());
-            own.map_or_else(|| fields.values().map(|field| nbytes(tensors, field)).sum(), <[u8]>::len)
+            let bytes = fields.get("array").and_then(Json::as_str).and_then(|key| tensors.bytes(key).ok());
+            bytes.map_or_else(|| fields.values().map(|field| nbytes(tensors, field)).sum(), <[u8]>::len)
         }
         Json::Array(items) => items.iter().map(|item| nbytes(tensors, item)).sum(),
         _ => 0,
@@ -179,8 +179,8 @@ fn not_one(ty: &str, count: usize) -> (String, &'static str) {
 fn type_in<'j>(json: &'j Json, holds: &dyn Fn(&str) -> bool) -> Option<&'j str> {
     match json {
         Json::Object(fields) => {
-            let own = fields.get("implicit").and_then(|array| array.get("type")).and_then(Json::as_str);
-            own.filter(|own| holds(own)).or_else(|| fields.values().find_map(|field| type_in(field, holds)))
+            let name = fields.get("implicit").and_then(|array| array.get("type")).and_then(Json::as_str);
+            name.filter(|name| holds(name)).or_else(|| fields.values().find_map(|field| type_in(field, holds)))
         }
         Json::Array(items) => items.iter().find_map(|item| type_in(item, holds)),
         _ => None,

@@ -66,10 +66,10 @@ pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
         prefixes.insert(tensor.part(""));
         parameters.insert(name, value);
     }
-    let mut rest = Remaining::new(&tensors);
+    let mut remaining = Remaining::new(&tensors);
     // Each prefix ends in `_`: those that a name could have are looked up, and not all of them compared.
-    rest.without(|name| name.match_indices('_').any(|(at, _)| prefixes.contains(&name[..=at])));
-    rest.dense(&mut parameters)?;
+    remaining.without(|name| name.match_indices('_').any(|(at, _)| prefixes.contains(&name[..=at])));
+    remaining.dense(&mut parameters)?;
     Ok(parameters)
 }
 
@@ -227,10 +227,10 @@ impl Subclassed<'_> {
             }
             data.forget();
         })?;
-        let made = Codebook::new(block, &table).and_then(|format| {
+        let array = Codebook::new(block, &table).and_then(|format| {
             CodebookArray::from_parts(Parts::new(codes, floats(&scales)), format, Aval::new(shape, dtype))
         });
-        Ok(made.map_err(|error| self.wrong("nf4", error.clause()))?.into())
+        Ok(array.map_err(|error| self.wrong("nf4", error.clause()))?.into())
     }
 }
 

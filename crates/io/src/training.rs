@@ -125,18 +125,18 @@ impl Training {
             return Ok(self);
         }
         let (added, kinds) = (leaves(model, only)?, model.leaf_kinds(only)?);
-        let mut all = self.states.remove(LEAVES).unwrap_or_default();
+        let mut leaves = self.states.remove(LEAVES).unwrap_or_default();
         self.kinds = Some(if let Some(known) = self.kinds.take() {
             let kinds = known.with(kinds);
             model.check_leaves(&kinds)?;
             kinds
         } else {
             // Of leaves of earlier versions nobody knows what they mean.
-            all.clear();
+            leaves.clear();
             kinds
         });
-        all.extend(added);
-        self.states.insert(LEAVES.to_owned(), all);
+        leaves.extend(added);
+        self.states.insert(LEAVES.to_owned(), leaves);
         Ok(self)
     }
 

@@ -344,9 +344,9 @@ impl Architecture {
     /// The one of this name, whose models have experts or none.
     pub(super) fn named(name: &str, has_experts: bool) -> Option<&'static Self> {
         const ALL: &[Architecture] = &ARCHITECTURES;
-        let mut own = ALL.iter().filter(|architecture| architecture.name == name);
-        let first = own.next();
-        own.find(|_| has_experts).or(first)
+        let mut named = ALL.iter().filter(|architecture| architecture.name == name);
+        let first = named.next();
+        named.find(|_| has_experts).or(first)
     }
 
     pub(super) fn of_model(model_type: &str) -> Option<&'static Self> {
@@ -357,7 +357,7 @@ impl Architecture {
 
     /// What a configuration means that does not say it.
     pub(super) fn implied(&self, key: &str) -> Option<&'static Json> {
-        self.implied.iter().chain(IMPLIED).find(|(own, _)| *own == key).map(|(_, value)| value)
+        self.implied.iter().chain(IMPLIED).find(|(known, _)| *known == key).map(|(_, value)| value)
     }
 
     pub(super) fn names() -> String {
@@ -371,12 +371,12 @@ impl Architecture {
 
     /// The tensor of a layer, or one outside the layers, whose name in the file this is, and what stands behind the module.
     pub(super) fn tensor<'n>(&self, in_layer: bool, name: &'n str) -> Option<(&'static Tensor, &'n str)> {
-        self.all(in_layer).find_map(|tensor| Some((tensor, behind(name, tensor.0)?)))
+        self.tensors_of(in_layer).find_map(|tensor| Some((tensor, behind(name, tensor.0)?)))
     }
 
     /// The same by the name that Hugging Face has for it.
     pub(super) fn parameter<'n>(&self, in_layer: bool, name: &'n str) -> Option<(&'static Tensor, &'n str)> {
-        self.all(in_layer).find_map(|tensor| Some((tensor, behind(name, tensor.1)?)))
+        self.tensors_of(in_layer).find_map(|tensor| Some((tensor, behind(name, tensor.1)?)))
     }
 
     /// The file's key behind the architecture's name for a key of Hugging Face's configuration, or of a section of it.
@@ -386,7 +386,7 @@ impl Architecture {
         keys.copied().find(|(_, key, _)| *key == last).map(|(own, ..)| own)
     }
 
-    fn all(&self, in_layer: bool) -> impl Iterator<Item = &'static Tensor> + use<> {
+    fn tensors_of(&self, in_layer: bool) -> impl Iterator<Item = &'static Tensor> + use<> {
         let (outside, within) = if in_layer { (&[][..], self.tensors) } else { (MODEL, &[][..]) };
         outside.iter().chain(within.iter().copied().flatten())
     }

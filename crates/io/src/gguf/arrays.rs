@@ -59,8 +59,8 @@ impl Blocks {
     fn tasks(&self) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
         let width = self.width();
         let rows = self.aval.size().checked_div(width).unwrap_or_default();
-        let each = (TASK / width.max(1)).max(1);
-        (0..rows).step_by(each).map(move |begin| begin..rows.min(begin + each))
+        let step = (TASK / width.max(1)).max(1);
+        (0..rows).step_by(step).map(move |begin| begin..rows.min(begin + step))
     }
 
     /// Reads each block and gives it to `put`, with its parts of `buffers`: of each an equal one.

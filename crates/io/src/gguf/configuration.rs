@@ -97,7 +97,7 @@ impl Gguf {
         for (key, value) in self.architecture()?.only {
             if let Some(other) = self.said(key)?.filter(|other| other != value) {
                 let reason = format!("it is {other}, and the models of this architecture that are read have {value}");
-                return Err(self.wrong(&self.own(key)?, reason, "take another model"));
+                return Err(self.wrong(&self.architecture_key(key)?, reason, "take another model"));
             }
         }
         if let Some(factors) = ROPE_OF_LENGTHS.into_iter().find(|&name| self.header.tensors.contains_key(name)) {
@@ -220,7 +220,7 @@ impl Gguf {
 
     /// The value of a key of the architecture, if it is there.
     fn said(&self, key: &str) -> Result<Option<Json>> {
-        self.value(&self.own(key)?)
+        self.value(&self.architecture_key(key)?)
     }
 
     pub(super) fn value(&self, key: &str) -> Result<Option<Json>> {
@@ -231,12 +231,12 @@ impl Gguf {
         self.header.metadata.contains_key(key)
     }
 
-    pub(super) fn own(&self, key: &str) -> Result<String> {
+    pub(super) fn architecture_key(&self, key: &str) -> Result<String> {
         Ok(format!("{}.{key}", self.architecture()?.name))
     }
 
     fn wrong_own(&self, key: &str, reason: String) -> Error {
-        self.own(key).map_or_else(|error| error, |key| self.wrong(&key, reason, AGAIN))
+        self.architecture_key(key).map_or_else(|error| error, |key| self.wrong(&key, reason, AGAIN))
     }
 }
 

@@ -64,17 +64,17 @@ impl Entries {
     }
 
     pub(super) fn remove(&mut self, key: &str) {
-        self.0.retain(|(own, _)| own != key);
+        self.0.retain(|(known, _)| known != key);
     }
 
     /// The value of a key that is a count.
     pub(super) fn number(&self, key: &str) -> Option<u32> {
-        let (_, value) = self.0.iter().find(|(own, _)| own == key)?;
+        let (_, value) = self.0.iter().find(|(known, _)| known == key)?;
         Some(u32::from_le_bytes(*value.last_chunk()?))
     }
 
     pub(super) fn has(&self, key: &str) -> bool {
-        self.0.iter().any(|(own, _)| own == key)
+        self.0.iter().any(|(known, _)| known == key)
     }
 }
 

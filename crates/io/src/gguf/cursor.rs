@@ -18,7 +18,7 @@ impl<'a> Cursor<'a> {
         Self { bytes, at: at.min(bytes.len()) }
     }
 
-    pub(super) fn left(&self) -> usize {
+    pub(super) fn remaining(&self) -> usize {
         self.bytes.len() - self.at
     }
 
@@ -27,7 +27,7 @@ impl<'a> Cursor<'a> {
             return Err(format!(
                 "the file ends in {what}: {count} bytes are needed at byte {}, and {} are left",
                 self.at,
-                self.left()
+                self.remaining()
             ));
         };
         self.at += count;
@@ -51,11 +51,11 @@ impl<'a> Cursor<'a> {
     /// A number of things, each of which takes at least so many bytes of what is left.
     pub(super) fn count(&mut self, least: usize, what: &str) -> Result<usize, Reason> {
         let count = self.u64(what)?;
-        let most = (self.left() / least.max(1)) as u64;
+        let most = (self.remaining() / least.max(1)) as u64;
         if count > most {
             return Err(format!(
                 "{count} is given as {what}, and the {} bytes that are left hold {most} at most",
-                self.left()
+                self.remaining()
             ));
         }
         Ok(count as usize)

@@ -50,13 +50,13 @@ impl<'c> Description<'c> {
         for &(own, theirs, kind) in self.architecture.keys.iter().copied().flatten() {
             match self.said(theirs)? {
                 Some(value) => self.set(&mut entries, own, theirs, value, kind)?,
-                None if kind == Kind::CountOrZero => entries.count(&self.own(own), 0),
+                None if kind == Kind::CountOrZero => entries.count(&self.architecture_key(own), 0),
                 None => {}
             }
         }
-        entries.count(&self.own("vocab_size"), words.cast_unsigned());
+        entries.count(&self.architecture_key("vocab_size"), words.cast_unsigned());
         if let Some(width) = self.head_dim()? {
-            entries.count(&self.own("attention.value_length"), width);
+            entries.count(&self.architecture_key("attention.value_length"), width);
         }
         if let (Some(width), Some(heads)) =
             (self.count("linear_value_head_dim")?, self.count("linear_num_value_heads")?)
@@ -65,14 +65,14 @@ impl<'c> Description<'c> {
                 let reason = format!("{heads} heads of {width} numbers are no layer");
                 self.damaged("linear_num_value_heads", reason)
             })?;
-            entries.count(&self.own("ssm.inner_size"), both);
+            entries.count(&self.architecture_key("ssm.inner_size"), both);
         }
         let of_kinds = self.said_object("rope_scaling")?.or(self.said_object("rope_parameters")?);
         // Of each kind of layers, as transformers 5 has it.
         let positions = of_kinds.map(|own| own.get("full_attention").unwrap_or(own));
         let dims = self.rotated(positions)?;
         if let Some(dims) = dims {
-            entries.count(&self.own("rope.dimension_count"), dims);
+            entries.count(&self.architecture_key("rope.dimension_count"), dims);
         }
         let dims = dims.or(self.head_dim()?).unwrap_or_default();
         let factors = positions.map(|own| self.positions(&mut entries, own, dims)).transpose()?.flatten();
@@ -101,7 +101,7 @@ impl<'c> Description<'c> {
         tokens.ok_or_else(|| self.damaged(key, format!("it is {said}, which is no token")))
     }
 
-    pub(super) fn own(&self, key: &str) -> String {
+    pub(super) fn architecture_key(&self, key: &str) -> String {
         format!("{}.{key}", self.architecture.name)
     }
 
@@ -130,14 +130,14 @@ impl<'c> Description<'c> {
 
     /// What the configuration says or means; a `null` where llama.cpp has a number of its own is refused.
     fn said(&self, key: &str) -> Result<Option<&Json>> {
-        let own = match self.config.get(key) {
+        let value = match self.config.get(key) {
             // Newer versions of transformers write this of a Qwen3-MoE.
             None | Some(Json::Null) if key == "num_experts" => self.config.get("num_local_experts"),
             // And transformers reads this of a Mixtral.
             None | Some(Json::Null) if key == "num_local_experts" => self.config.get("num_experts"),
-            own => own,
+            value => value,
         };
-        match (own, self.architecture.implied(key)) {
+        match (value, self.architecture.implied(key)) {
             (Some(Json::Null), Some(implied)) => {
                 Err(self.wrong(key, format!("it is null, and llama.cpp takes {implied}")))
             }
@@ -158,7 +158,7 @@ impl<'c> Description<'c> {
     }
 
     fn set(&self, entries: &mut Entries, own: &str, theirs: &str, value: &Json, kind: Kind) -> Result<()> {
-        let key = self.own(own);
+        let key = self.architecture_key(own);
         let wrong = || self.wrong(theirs, format!("it is {value}, which {key} cannot be"));
         match (kind, value) {
             (Kind::Count | Kind::CountOrZero, Json::List(values)) => {
@@ -259,7 +259,7 @@ impl<'c> Description<'c> {
             "linear" | "yarn" => {}
             other => return wrong("rope_type", format!("{other} is not written")),
         }
-        entries.text(&self.own("rope.scaling.type"), kind);
+        entries.text(&self.architecture_key("rope.scaling.type"), kind);
         for (theirs, value) in own.entries() {
             let key = ROPE_SCALING.iter().rev().find(|(_, key, _)| key == theirs);
             match key {
@@ -275,7 +275,7 @@ impl<'c> Description<'c> {
                     };
                     let ratio = factor.map_or(1.0, |factor| f64::from(gain) / yarn_gain(factor)) as f32;
                     if (ratio - 1.0).abs() > f32::EPSILON {
-                        entries.real(&self.own(SCALED_HEADS), ratio);
+                        entries.real(&self.architecture_key(SCALED_HEADS), ratio);
                     }
                 }
                 Some(&(own, _, kind)) => self.set(entries, own, theirs, value, kind)?,
@@ -288,7 +288,7 @@ impl<'c> Description<'c> {
     /// The base of frequencies, where their own section has one.
     fn base(&self, entries: &mut Entries, key: &str, own: &Json) -> Result<()> {
         let Some(theta) = own.get("rope_theta") else { return Ok(()) };
-        entries.remove(&self.own(key));
+        entries.remove(&self.architecture_key(key));
         self.set(entries, key, "rope_theta", theta, Kind::Real)
     }
 
@@ -346,7 +346,7 @@ impl<'c> Description<'c> {
             }
         };
         if (scale - 1.0).abs() > 0.0 {
-            entries.real(&self.own(SCALED_HEADS), scale as f32);
+            entries.real(&self.architecture_key(SCALED_HEADS), scale as f32);
         }
         Ok(factors)
     }

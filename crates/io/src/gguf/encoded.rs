@@ -206,7 +206,7 @@ fn is_half(number: f32) -> bool {
 type Found = Result<Option<(&'static str, Blocks)>>;
 
 /// The numbers of groups of 32, of those of such groups or larger ones.
-fn each(numbers: &Array, group: usize) -> Result<Vec<f32>> {
+fn per_32(numbers: &Array, group: usize) -> Result<Vec<f32>> {
     let numbers = floats(&numbers.as_dtype(Dtype::Float32)?)?;
     Ok(numbers.into_iter().flat_map(|number| std::iter::repeat_n(number, group / 32)).collect())
 }
@@ -214,7 +214,7 @@ fn each(numbers: &Array, group: usize) -> Result<Vec<f32>> {
 fn affine(array: &AffineArray) -> Found {
     let format = *array.format();
     let (Some(scales), Some(biases)) = (array.scales(), array.biases()) else { return Ok(None) };
-    let (scale, bias) = (each(&scales.dense()?, format.group)?, each(biases, format.group)?);
+    let (scale, bias) = (per_32(&scales.dense()?, format.group)?, per_32(biases, format.group)?);
     let middle = -((1_u32 << (format.bits - 1)) as f32);
     // A zero may have either sign.
     let centered = scale.iter().zip(&bias).all(|(scale, bias)| (bias - middle * scale).abs() <= 0.0);
@@ -239,7 +239,7 @@ fn symmetric(array: &SymmetricArray) -> Found {
         8 => "Q8_0",
         _ => return Ok(None),
     };
-    let scale = each(&scales.dense()?, format.group)?;
+    let scale = per_32(&scales.dense()?, format.group)?;
     let fits = scale.iter().all(|&scale| is_half(scale));
     Ok(fits.then(|| (name, Blocks { scale, ..Blocks::new(array, format.bits) })))
 }
@@ -256,14 +256,14 @@ fn k_quant(array: &KQuantArray) -> Found {
         bias = scale.split_off(scale.len() / 2).into_iter().map(|bias| -bias).collect();
         biases = scales.split_off(scales.len() / 2);
     }
-    let (name, own, of_biases) = match format.bits {
+    let (name, of_scales, of_biases) = match format.bits {
         2 => ("Q2_K", 0..=15, 0..=15),
         3 => ("Q3_K", -32..=31, 0..=0),
         4 => ("Q4_K", 0..=63, 0..=63),
         5 => ("Q5_K", 0..=63, 0..=63),
         _ => ("Q6_K", -128..=127, 0..=0),
     };
-    let fits = scales.iter().all(|scale| own.contains(&scale.cast_signed()))
+    let fits = scales.iter().all(|scale| of_scales.contains(&scale.cast_signed()))
         && biases.iter().all(|bias| of_biases.contains(&bias.cast_signed()))
         && scale.iter().chain(&bias).all(|&number| is_half(number));
     Ok(fits.then(|| (name, Blocks { scale, bias, scales, biases, ..Blocks::new(array, format.bits) })))
@@ -300,10 +300,10 @@ fn apart(scales: &[f32]) -> Option<(f32, [i8; 8])> {
     (-32..=31).filter(|&integer| integer != 0).find_map(|integer: i8| {
         let unit = f16::from_f32(largest / f32::from(integer)).to_f32();
         let mut integers = [0; 8];
-        for (own, &scale) in integers.iter_mut().zip(scales) {
-            let found = if unit == 0.0 { 0.0 } else { (scale / unit).round() };
-            let fits = (-32.0..=31.0).contains(&found) && (found * unit - scale).abs() <= 0.0;
-            *own = if fits { found as i8 } else { return None };
+        for (integer, &scale) in integers.iter_mut().zip(scales) {
+            let rounded = if unit == 0.0 { 0.0 } else { (scale / unit).round() };
+            let fits = (-32.0..=31.0).contains(&rounded) && (rounded * unit - scale).abs() <= 0.0;
+            *integer = if fits { rounded as i8 } else { return None };
         }
         (scales.len() == 8).then_some((unit, integers))
     })

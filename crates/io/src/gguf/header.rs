@@ -68,17 +68,17 @@ pub(super) fn header(file: &Path, bytes: &[u8]) -> Result<Header> {
         }
     }
     let alignment = alignment(bytes, &metadata).map_err(|reason| wrong(Some(ALIGNMENT), reason))?;
-    let mut found: BTreeMap<String, (Stored, u64)> = BTreeMap::new();
+    let mut by_name: BTreeMap<String, (Stored, u64)> = BTreeMap::new();
     for _ in 0..tensors {
         let name = cursor.text("the name of a tensor").map_err(|reason| wrong(None, reason))?;
         let tensor = tensor(&mut cursor).map_err(|reason| wrong(Some(name), reason))?;
-        if found.insert(name.to_owned(), tensor).is_some() {
+        if by_name.insert(name.to_owned(), tensor).is_some() {
             return Err(wrong(Some(name), "the tensor is there twice".to_owned()));
         }
     }
     let start = cursor.at.checked_next_multiple_of(alignment);
     let mut tensors = BTreeMap::new();
-    for (name, (mut stored, offset)) in found {
+    for (name, (mut stored, offset)) in by_name {
         let placed = start.ok_or_else(|| "its place is beyond what a number can say".to_owned());
         let placed = placed.and_then(|start| placed_at(&stored, offset, start, alignment, bytes.len()));
         stored.bytes = placed.map_err(|reason| wrong(Some(&name), reason))?;

@@ -61,7 +61,7 @@ impl Gguf {
     pub(crate) fn read(&self) -> Result<Parameters> {
         let is_named =
             |architecture: &Architecture| self.names().all(|name| name == ROPE || known(architecture, name).is_some());
-        let has_heads = self.own("attention.head_count").is_ok_and(|key| self.has(&key));
+        let has_heads = self.architecture_key("attention.head_count").is_ok_and(|key| self.has(&key));
         let is_read = has_heads && self.is_known() && self.architecture().is_ok_and(is_named);
         if is_read { self.hugging_face() } else { self.parameters() }
     }
@@ -74,15 +74,15 @@ impl Gguf {
     }
 
     pub(super) fn architecture(&self) -> Result<&'static Architecture> {
-        let found = self.metadata(ARCHITECTURE)?;
-        let known = if let GgufValue::Text(name) = &found {
+        let said = self.metadata(ARCHITECTURE)?;
+        let known = if let GgufValue::Text(name) = &said {
             let experts = self.value(&format!("{name}.expert_count"))?;
             Architecture::named(name, experts.and_then(|count| count.number()).is_some_and(|count| count > 0.0))
         } else {
             None
         };
         known.ok_or_else(|| {
-            let reason = format!("it is {found:?}, and the names of {} are known", Architecture::names());
+            let reason = format!("it is {said:?}, and the names of {} are known", Architecture::names());
             self.wrong(ARCHITECTURE, reason, "take `parameters`, whose names are those of the file")
         })
     }
@@ -132,7 +132,7 @@ impl Gguf {
     /// The row of the file that each row of queries or keys is.
     fn order(&self, name: &str, change: Change) -> Result<Vec<u32>> {
         let (queries, keys) = ("attention.head_count", "attention.head_count_kv");
-        let key = if change == Change::Keys && self.has(&self.own(keys)?) { keys } else { queries };
+        let key = if change == Change::Keys && self.has(&self.architecture_key(keys)?) { keys } else { queries };
         let (rows, heads) = (self.rows(name)?, self.count(key)?);
         heads::order(rows, heads).ok_or_else(|| self.not_of_heads(name, rows, heads))
     }
@@ -154,7 +154,7 @@ impl Gguf {
 
     /// A number of the architecture, as the configuration has it: a list of one number again and again is that number.
     fn count(&self, key: &str) -> Result<usize> {
-        let key = self.own(key)?;
+        let key = self.architecture_key(key)?;
         if let Some(count) = self.value(&key)?.and_then(|value| value.integer()) {
             return Ok(count);
         }
@@ -181,7 +181,7 @@ impl Gguf {
     pub fn own_name(&self, key: &str) -> Option<String> {
         let architecture = self.architecture().ok()?;
         if let Some(own) = architecture.key(key) {
-            return self.own(own).ok();
+            return self.architecture_key(own).ok();
         }
         let layer = in_layer(key, LAYERS[1]);
         let (tensor, rest) = architecture.parameter(layer.is_some(), layer.map_or(key, |(_, name)| name))?;

@@ -83,7 +83,7 @@ fn inverse(scale: f32) -> f32 {
 }
 
 fn codes(x: &[f32; 32], block: &mut Block, code: impl Fn(f32) -> f32) {
-    block.codes.iter_mut().zip(x).for_each(|(own, &x)| *own = code(x) as u8);
+    block.codes.iter_mut().zip(x).for_each(|(place, &x)| *place = code(x) as u8);
 }
 
 /// The largest magnitude has code 0, and zero the middle one.

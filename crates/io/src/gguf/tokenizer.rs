@@ -323,12 +323,12 @@ impl Gguf {
         if tokens.iter().all(Option::is_none) {
             return Ok(Json::Null);
         }
-        let all = tokens.iter().flatten().map(|&token| (vocabulary.tokens[token].clone(), special(token)));
+        let special_tokens = tokens.iter().flatten().map(|&token| (vocabulary.tokens[token].clone(), special(token)));
         Ok(object([
             ("type", text("TemplateProcessing")),
             ("single", template(&["A"])),
             ("pair", template(&["A", "B"])),
-            ("special_tokens", Json::Object(all.collect())),
+            ("special_tokens", Json::Object(special_tokens.collect())),
         ]))
     }
 }
@@ -368,8 +368,8 @@ impl Vocabulary {
                 _ => return None,
             };
             let flags = ["single_word", "lstrip", "rstrip", "normalized"].map(|flag| (flag, Json::Bool(false)));
-            let own = [("id", integer(id)), ("content", text(token)), ("special", Json::Bool(special))];
-            Some(object(own.into_iter().chain(flags)))
+            let fields = [("id", integer(id)), ("content", text(token)), ("special", Json::Bool(special))];
+            Some(object(fields.into_iter().chain(flags)))
         });
         Json::List(added.collect())
     }

@@ -70,9 +70,9 @@ impl Description<'_> {
         let is_usual = |(key, _): &(&str, Json)| *key == "sliding_window";
         if period == 1 && !self.architecture.usual.iter().any(is_usual) {
             // A file without a window has none in any version of llama.cpp.
-            entries.remove(&self.own("attention.sliding_window"));
+            entries.remove(&self.architecture_key("attention.sliding_window"));
         } else if period != usual {
-            entries.count(&self.own("attention.sliding_window_pattern"), period);
+            entries.count(&self.architecture_key("attention.sliding_window_pattern"), period);
         }
         Ok(())
     }

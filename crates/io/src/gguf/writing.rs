@@ -64,10 +64,10 @@ pub(crate) fn planned(
         return Err(Error::invalid(format!("there is no quantizing to {kind}"), format!("take one of {}", names())));
     }
     // Those that are given away go as they are written.
-    let held = parameters.borrow().clone();
+    let values = parameters.borrow().clone();
     drop(parameters);
     // By the names of its file.
-    let unnamed = beside.source.filter(|source| source.names().any(|name| name != ROPE && held.contains_key(name)));
+    let unnamed = beside.source.filter(|source| source.names().any(|name| name != ROPE && values.contains_key(name)));
     let config = beside.config.map(positions_once);
     let description = match (unnamed, config.as_deref()) {
         (Some(_), _) => None,
@@ -77,7 +77,7 @@ pub(crate) fn planned(
     let mut plan = Plan { path, others, widens: description.is_some(), quantized: 0, tensors: Vec::new() };
     match &description {
         Some(description) => {
-            let mut parameters = layout::as_mlx_lm(path, held)?;
+            let mut parameters = layout::as_mlx_lm(path, values)?;
             if description.is_tied() {
                 layout::drop_tied_head(path, &mut parameters)?;
             }
@@ -91,7 +91,7 @@ pub(crate) fn planned(
                 plan.parameter(description, &name, value).map_err(|error| named(path, &name, error))?;
             }
         }
-        None => held.into_iter().try_for_each(|(name, value)| {
+        None => values.into_iter().try_for_each(|(name, value)| {
             plan.tensor(&name, &value, None).map_err(|error| named(path, &name, error))
         })?,
     }
@@ -168,9 +168,9 @@ fn named(file: &Path, name: &str, error: Error) -> Error {
 /// The metadata of a file, but for what is said of its parts and, where types changed, of these.
 fn copied(source: &Gguf, same: bool) -> Result<Entries> {
     let mut entries = Entries::default();
-    let left =
+    let is_left_out =
         |key: &str| key.starts_with("split.") || key == "general.alignment" || (!same && key == "general.file_type");
-    let mut keys: Vec<_> = source.header.metadata.iter().filter(|(key, _)| !left(key)).collect();
+    let mut keys: Vec<_> = source.header.metadata.iter().filter(|(key, _)| !is_left_out(key)).collect();
     keys.sort_by_key(|(_, (_, at))| *at);
     for (key, &(kind, at)) in keys {
         let mut cursor = Cursor::new(source.bytes(), at);
@@ -235,7 +235,7 @@ impl Plan<'_> {
         })?;
         // The row of the parameter that each row of the file is.
         let mut file = vec![0; rows];
-        (0..).zip(&order).for_each(|(own, &row)| file[row as usize] = own);
+        (0..).zip(&order).for_each(|(index, &row)| file[row as usize] = index);
         if !is_net {
             return self.tensor(&name, &value, Some(file));
         }

@@ -225,7 +225,7 @@ fn is_mode(method: &Json) -> bool {
 fn most(modes: impl Iterator<Item = Mode>) -> Mode {
     let mut counts: Vec<(Mode, usize)> = Vec::new();
     for mode in modes {
-        match counts.iter_mut().find(|(own, _)| *own == mode) {
+        match counts.iter_mut().find(|(known, _)| *known == mode) {
             Some((_, count)) => *count += 1,
             None => counts.push((mode, 1)),
         }

@@ -18,13 +18,13 @@ pub(crate) enum Mode {
 impl Mode {
     /// The mode that `{"group_size": .., "bits": .., "mode": ..}` says; what is not said is as MLX has it.
     pub(super) fn of_json(json: &Json) -> Result<Self, String> {
-        let given = |key: &str| json.get(key).filter(|value| **value != Json::Null);
-        let number = |key: &str| match given(key) {
+        let present = |key: &str| json.get(key).filter(|value| **value != Json::Null);
+        let number = |key: &str| match present(key) {
             None => Ok(None),
             Some(value) => value.integer::<u32>().map(Some).ok_or_else(|| format!("its {key} is {value}")),
         };
         let (group, bits) = (number("group_size")?, number("bits")?);
-        let mode = match given("mode").map_or(Some("affine"), Json::text) {
+        let mode = match present("mode").map_or(Some("affine"), Json::text) {
             Some("affine") => {
                 let affine = Affine { bits: bits.unwrap_or(4), group: group.unwrap_or(64) as usize };
                 affine.check().map_err(|error| error.clause())?;

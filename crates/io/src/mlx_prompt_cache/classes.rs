@@ -27,13 +27,13 @@ impl StoredCache {
         Ok(match class {
             "KVCache" => {
                 let [keys, values, offset] = state.parts()?;
-                let (held, offset) = (held(keys, values)?, at_place(2, offset, Node::into_count)?);
+                let (held, offset) = (unpacked(keys, values)?, at_place(2, offset, Node::into_count)?);
                 within(2, "tokens", offset, capacity(held.as_ref()))?;
                 Self::Kv { held, offset }
             }
             "ConcatenateKVCache" => {
                 let [keys, values] = state.parts()?;
-                let held = held(keys, values)?;
+                let held = unpacked(keys, values)?;
                 Self::Kv { offset: capacity(held.as_ref()), held }
             }
             "QuantizedKVCache" => {
@@ -47,7 +47,7 @@ impl StoredCache {
             }
             "RotatingKVCache" => {
                 let [keys, values, offset, keep, max_size, index] = state.parts()?;
-                let held = held(keys, values)?;
+                let held = unpacked(keys, values)?;
                 let [offset, keep, max_size] =
                     [(2, offset), (3, keep), (4, max_size)].map(|(i, node)| at_place(i, node, Node::into_count));
                 let (keep, max_size, index) = (keep?, max_size?, at_place(5, index, Node::into_count)?);
@@ -62,7 +62,7 @@ impl StoredCache {
             }
             "ChunkedKVCache" => {
                 let [keys, values, offset, chunk_size, start] = state.parts()?;
-                let held = held(keys, values)?;
+                let held = unpacked(keys, values)?;
                 let (offset, chunk_size) =
                     (at_place(2, offset, Node::into_count)?, at_place(3, chunk_size, Node::into_count)?);
                 let start = at_place(4, start, Node::into_count)?;
@@ -84,7 +84,7 @@ impl StoredCache {
             }
             "BatchKVCache" => {
                 let [keys, values, offset, left_padding, index] = state.parts()?;
-                let held = held(keys, values)?;
+                let held = unpacked(keys, values)?;
                 let [offset, left_padding] = per_sequence(held.as_ref(), [offset, left_padding])?;
                 let index = at_place(4, index, Node::into_count)?;
                 within(4, "slots", index, capacity(held.as_ref()))?;
@@ -92,7 +92,7 @@ impl StoredCache {
             }
             "BatchRotatingKVCache" => {
                 let [keys, values, offset, left_padding, max_size, total, index, rotated] = state.parts()?;
-                let held = held(keys, values)?;
+                let held = unpacked(keys, values)?;
                 let [offset, left_padding] = per_sequence(held.as_ref(), [offset, left_padding])?;
                 let (max_size, total) =
                     (at_place(4, max_size, Node::into_count)?, at_place(5, total, Node::into_count)?);
@@ -160,7 +160,7 @@ fn within(place: usize, what: &str, number: i32, most: i32) -> Found<()> {
 }
 
 /// The first two parts of most states, of which both are nothing or neither.
-fn held(keys: Node, values: Node) -> Found<Option<StoredBuffers>> {
+fn unpacked(keys: Node, values: Node) -> Found<Option<StoredBuffers>> {
     if keys.is_nothing() && values.is_nothing() {
         return Ok(None);
     }

@@ -188,8 +188,8 @@ const NOTHING: &str = "a cache without tokens says nothing of its shape";
 fn filled(held: StoredBuffers, total: i32, window: Window, format: Option<AnyFormat>) -> Result<KvCache> {
     let StoredBuffers { keys, values } = held;
     let (aval, width) = (keys.aval()?, values.aval()?.shape[3]);
-    let &[batch, heads, _, own] = aval.shape.as_slice() else { return Err(Error::invalid(NOTHING, HELP)) };
-    let cache = KvCache::new([batch, heads, own], aval.dtype)?.with_value_width(width)?.with_window(window)?;
+    let &[batch, heads, _, key_width] = aval.shape.as_slice() else { return Err(Error::invalid(NOTHING, HELP)) };
+    let cache = KvCache::new([batch, heads, key_width], aval.dtype)?.with_value_width(width)?.with_window(window)?;
     cache.stored(format.clone(), format)?.filled(keys, values, total)
 }
 
@@ -207,10 +207,10 @@ fn left_padding(cache: &KvCache) -> Result<Vec<i32>> {
     }
     let positions = cache.positions()?;
     let rows = numbers(&positions)?.chunks(capacity.max(1) as usize);
-    let left = |(row, padding): (&[i32], &i32)| {
+    let is_left = |(row, padding): (&[i32], &i32)| {
         row.iter().zip(0..total).all(|(&position, token)| position == (token - padding).max(-1))
     };
-    if !rows.zip(&padding).all(left) {
+    if !rows.zip(&padding).all(is_left) {
         return Err(Error::invalid("mlx-lm has no cache of sequences that are padded behind their first token", HELP));
     }
     Ok(padding)

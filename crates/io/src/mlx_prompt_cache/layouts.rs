@@ -76,7 +76,7 @@ fn other(tensors: &Tensors, name: &str, kind: &str) -> Result<Leaf> {
     let aval = tensors.aval(name)?;
     let bytes = tensors.bytes(name)?;
     let (words, _) = bytes.as_chunks::<4>();
-    let found = match (kind, aval.dtype, aval.shape.as_slice()) {
+    let leaf = match (kind, aval.dtype, aval.shape.as_slice()) {
         ("none", _, [0]) => Some(Leaf::Nothing),
         ("scalar", Dtype::Bool, []) => Some(Leaf::Flag(bytes == [1])),
         ("scalar", Dtype::Int32, []) => words.first().map(|word| Leaf::Integer(i32::from_le_bytes(*word))),
@@ -86,7 +86,7 @@ fn other(tensors: &Tensors, name: &str, kind: &str) -> Result<Leaf> {
         }
         _ => None,
     };
-    found.ok_or_else(|| tensors.wrong(Some(name), format!("it is {aval}, and stands for {kind:?}"), HELP))
+    leaf.ok_or_else(|| tensors.wrong(Some(name), format!("it is {aval}, and stands for {kind:?}"), HELP))
 }
 
 /// Until 0.31: `0.<layer>` is the text of a state's numbers, `1.<key>` what the writer said, and `2.<layer>` a class.
