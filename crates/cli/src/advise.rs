@@ -60,8 +60,8 @@ pub(crate) fn advise(options: &Options) -> Result<Advised> {
         return Err(Error::invalid("the rules are written in JSON", "name the file .json"));
     }
     let of_text = options.text.inputs(&options.path);
-    let given = [&options.path].into_iter().chain(&options.inputs).chain(&of_text);
-    options.overwriting.check(options.output.as_deref(), given)?;
+    let inputs = [&options.path].into_iter().chain(&options.inputs).chain(&of_text);
+    options.overwriting.check(options.output.as_deref(), inputs)?;
     let fit: Fit = options.fit.parse()?;
     let formats = options.formats.iter().map(|text| fitted(text.parse()?, fit)).collect::<Result<Vec<_>>>()?;
     let inputs = options.inputs.as_ref().map_or_else(|| Ok(Parameters::new()), read)?;

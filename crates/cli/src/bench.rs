@@ -199,10 +199,10 @@ fn product(x: Array, weight: &Value) -> impl FnMut() -> Result<f64> {
     move || {
         let time = |count: usize| {
             let start = Instant::now();
-            let made = implicit((&x, weight), |(x, w)| {
+            let product = implicit((&x, weight), |(x, w)| {
                 (0..count).map(|_| x.matmul(w.t())).collect::<Result<Vec<Array>, Exception>>()
             })?;
-            tree::eval(&made)?;
+            tree::eval(&product)?;
             Ok::<_, tacit_core::Error>(start.elapsed().as_secs_f64() / count as f64)
         };
         let count = match known {

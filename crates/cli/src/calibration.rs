@@ -134,11 +134,11 @@ impl Reader {
         let mut reader = Some(self);
         Ok(iter::from_fn(move || {
             let paths = groups.next()?;
-            let seen = reader.as_mut()?.products(&paths);
+            let observations = reader.as_mut()?.products(&paths);
             if groups.as_slice().is_empty() {
                 reader = None;
             }
-            Some(seen.map(|seen| (paths, seen)))
+            Some(observations.map(|observations| (paths, observations)))
         }))
     }
 
@@ -190,25 +190,24 @@ impl Calibration {
     /// token chose is rounded.
     pub(crate) fn quantized(
         &self,
-        seen: &Observations,
+        observations: &Observations,
         path: &str,
         value: &Value,
         format: &AnyFormat,
     ) -> Result<Option<(Value, f32)>> {
-        if !seen.met(path) {
+        if !observations.met(path) {
             return Ok(None);
         }
         let weight = value.dense()?;
-        let seen = &seen.get(path)?.rounding_unmet()?;
-        let made = match (self.correct, weight.shape()) {
-            (Some(rank), &[n, k]) => {
-                Corrected::new(&*self.method, rank.min(n).min(k)).and_then(|way| way.quantize(format, &weight, seen))
-            }
-            _ => self.method.quantize(format, &weight, seen),
+        let observations = &observations.get(path)?.rounding_unmet()?;
+        let result = match (self.correct, weight.shape()) {
+            (Some(rank), &[n, k]) => Corrected::new(&*self.method, rank.min(n).min(k))
+                .and_then(|way| way.quantize(format, &weight, observations)),
+            _ => self.method.quantize(format, &weight, observations),
         };
-        let made = made.map_err(|error| error.of_parameter(path))?;
-        let error = Distance::of_values(value, &made)?.error as f32;
-        Ok(Some((made, error)))
+        let result = result.map_err(|error| error.of_parameter(path))?;
+        let error = Distance::of_values(value, &result)?.error as f32;
+        Ok(Some((result, error)))
     }
 }
 

@@ -174,13 +174,13 @@ impl Inputs {
                 Err(Error::invalid(message, "give fewer `--rows`"))
             }
             Self::Normal { rows } => Ok(Some(random::normal::<f32>(&[*rows, width], None, None, &random::key(0)?)?)),
-            Self::Read(file, read) => read.get(path).map(|x| given(file, path, x, width)).transpose(),
+            Self::Read(file, read) => read.get(path).map(|x| fitting(file, path, x, width)).transpose(),
         }
     }
 }
 
 /// Inputs that were read, if the layer takes them.
-fn given(file: &Path, path: &str, x: &Value, width: i32) -> Result<Array> {
+fn fitting(file: &Path, path: &str, x: &Value, width: i32) -> Result<Array> {
     let aval = x.aval()?;
     if aval.shape.last() == Some(&width) && aval.dtype.is_float() {
         return x.dense();

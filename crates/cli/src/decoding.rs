@@ -260,9 +260,9 @@ impl<'o> Decoding<'o> {
         let answering = Answering::begin();
         let Self { options, tokenizer, asked, step, caches, draft, .. } = self;
         // An answer that goes on from others has draws of its own, whichever program gave those.
-        let held = caches.iter_mut().find_map(Cache::as_kv).map_or(0, |cache| cache.len());
-        asked.seed = options.sampling.seed.wrapping_add(held.unsigned_abs().into());
-        let made: Generation<'_> = match draft {
+        let cached = caches.iter_mut().find_map(Cache::as_kv).map_or(0, |cache| cache.len());
+        asked.seed = options.sampling.seed.wrapping_add(cached.unsigned_abs().into());
+        let generation: Generation<'_> = match draft {
             Some(Drafts::Model(of_draft, state)) => {
                 let draft = DraftModel::new(of_draft, state, options.draft_tokens);
                 speculate(step, caches, draft, tokens, asked)?
@@ -270,7 +270,7 @@ impl<'o> Decoding<'o> {
             Some(Drafts::Text(lookup)) => speculate(step, caches, lookup, tokens, asked)?,
             None => generate(step, caches, &[tokens], asked)?,
         };
-        let texts = Texts::new(made, vec![Stream::new(tokenizer)], &options.stop)?;
+        let texts = Texts::new(generation, vec![Stream::new(tokenizer)], &options.stop)?;
         Answer::read(texts, &answering, self.bytes, out)
     }
 
@@ -278,9 +278,9 @@ impl<'o> Decoding<'o> {
     pub(crate) fn answers(&mut self, prompts: &[Vec<u32>]) -> Result<Answers> {
         let answering = Answering::begin();
         let tokenizer = &self.tokenizer;
-        let made = generate(&mut self.step, &mut self.caches, prompts, &self.asked)?;
+        let generation = generate(&mut self.step, &mut self.caches, prompts, &self.asked)?;
         let streams = prompts.iter().map(|_| Stream::new(tokenizer)).collect();
-        let texts = Texts::new(made, streams, &self.options.stop)?;
+        let texts = Texts::new(generation, streams, &self.options.stop)?;
         Answers::read(texts, prompts, &answering, self.bytes)
     }
 

@@ -62,7 +62,7 @@ pub(crate) fn examine() -> Findings {
         python(),
         scratch(),
     ];
-    findings.extend(kept());
+    findings.extend(kept_folders());
     findings.extend(variables());
     findings.push(works("dense product", dense_product()));
     findings.push(works("packed product", packed_product()));
@@ -112,11 +112,11 @@ fn instructions() -> Finding {
 fn threads_used() -> Finding {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let used = threads::count();
-    let found = format!("{used} on {cores} cores");
+    let usage = format!("{used} on {cores} cores");
     if used > cores {
-        return Finding::with("threads", State::Slow, found, "set TACIT_THREADS to at most the number of cores");
+        return Finding::with("threads", State::Slow, usage, "set TACIT_THREADS to at most the number of cores");
     }
-    Finding::ok("threads", found)
+    Finding::ok("threads", usage)
 }
 
 fn compiler() -> Finding {
@@ -156,7 +156,7 @@ fn python_help(is_mac: bool) -> &'static str {
 }
 
 /// Builds keep MLX in one folder, and programs the loops that MLX compiles in another.
-fn kept() -> [Finding; 2] {
+fn kept_folders() -> [Finding; 2] {
     let keeps = |what, folder: Option<PathBuf>, write: fn(&Path) -> io::Result<()>, help| match folder {
         None => Finding::with(what, State::Slow, "no variable names a place for it", help),
         Some(folder) => match write(&folder) {
@@ -229,9 +229,9 @@ fn are_own_passes(text: &str) -> bool {
     Passes::named(text).names().iter().all(|name| PASSES.contains(&name.as_str()))
 }
 
-fn works(what: &'static str, made: Result<bool>) -> Finding {
+fn works(what: &'static str, result: Result<bool>) -> Finding {
     let help = "report this with the output of `tacit doctor --json`";
-    match made {
+    match result {
         Ok(true) => Finding::ok(what, "right"),
         Ok(false) => Finding::with(what, State::Broken, "it gives wrong numbers", help),
         Err(error) => Finding::with(what, State::Broken, error.to_string(), help),

@@ -103,7 +103,7 @@ struct Layer {
 /// The kernels that are plain ops on the GPU that was asked about.
 #[derive(Clone, Copy, Default)]
 struct Plain {
-    all: u64,
+    kernels: u64,
     /// The kernels of them whose source is not asked for.
     switched_off: u64,
 }
@@ -111,7 +111,7 @@ struct Plain {
 impl Plain {
     fn from_trace(trace: &Explanation) -> Self {
         let Counters { decomposed, switched_off, .. } = trace.counters;
-        Self { all: decomposed, switched_off }
+        Self { kernels: decomposed, switched_off }
     }
 }
 
@@ -181,14 +181,14 @@ pub(crate) fn explain(options: &Options) -> Result<Products> {
     let sum = |of: fn(&Layer) -> u64| layers.iter().map(of).sum();
     // What a model does counts more than what its layers might.
     let plain = model.as_ref().map_or_else(
-        || Plain { all: sum(|layer| layer.plain.all), switched_off: sum(|layer| layer.plain.switched_off) },
+        || Plain { kernels: sum(|layer| layer.plain.kernels), switched_off: sum(|layer| layer.plain.switched_off) },
         |model| model.plain,
     );
     Ok(Products {
         input_shape: tokens.clone(),
         materialized: sum(|layer| layer.materialized),
         materialized_bytes: sum(|layer| layer.materialized_bytes),
-        decomposed: backend.map(|_| plain.all),
+        decomposed: backend.map(|_| plain.kernels),
         switched_off: plain.switched_off,
         layers,
         model,

@@ -8,8 +8,8 @@ use std::{env, fs, io, process};
 
 /// Where builds unpack MLX; nothing where no variable names an absolute path.
 pub(crate) fn cache() -> Option<PathBuf> {
-    if let Some(own) = absolute("TACIT_CACHE_DIR") {
-        return Some(own);
+    if let Some(folder) = absolute("TACIT_CACHE_DIR") {
+        return Some(folder);
     }
     if cfg!(target_vendor = "apple") {
         return Some(absolute("HOME")?.join("Library/Caches/tacit"));
@@ -19,8 +19,8 @@ pub(crate) fn cache() -> Option<PathBuf> {
 
 /// What `TACIT_CACHE_DIR` names where that is a relative path: builds refuse it, and programs pass over it.
 pub(crate) fn relative_cache() -> Option<PathBuf> {
-    let own = env::var_os("TACIT_CACHE_DIR").filter(|value| !value.is_empty());
-    own.map(PathBuf::from).filter(|path| path.is_relative())
+    let folder = env::var_os("TACIT_CACHE_DIR").filter(|value| !value.is_empty());
+    folder.map(PathBuf::from).filter(|path| path.is_relative())
 }
 
 /// Where MLX keeps the loops that it compiles, for the programs to come; nothing where each makes its own.
@@ -49,10 +49,10 @@ pub(crate) fn write_into(folder: &Path) -> io::Result<()> {
 fn probed<T>(folder: &Path, look: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
     let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(folder);
     let probe = there.join(format!(".tacit-doctor-{}", process::id()));
-    let seen = fs::write(&probe, b"#!/bin/sh\n").and_then(|()| look(&probe));
+    let looked = fs::write(&probe, b"#!/bin/sh\n").and_then(|()| look(&probe));
     // On a full disk there is one too, an empty one.
     let removed = fs::remove_file(&probe);
-    seen.and_then(|seen| removed.map(|()| seen))
+    looked.and_then(|looked| removed.map(|()| looked))
 }
 
 /// Writes into the folder of loops, which programs pass over where somebody else may have put a loop there, or none can be compiled

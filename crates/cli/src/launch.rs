@@ -131,7 +131,7 @@ fn here(options: &Options) -> Result<ExitCode, Failure> {
         let places = Places::here(options.ranks.unwrap_or(1))?;
         let job = Job::new()?;
         let ended = match options.backend {
-            Backend::Ring => ring(options, &places, &places.all(), &job),
+            Backend::Ring => ring(options, &places, &places.ranks(), &job),
             Backend::Mpi => mpi(options, &places, None, &job),
         }?;
         if !ended.has_failed() || restarts == options.restarts {
@@ -214,7 +214,7 @@ fn mpi(options: &Options, places: &Places, machines: Option<&[Host]>, job: &Job)
     let folder = private_folder()?;
     let mut command = Command::new(&mpirun);
     // More ranks than cores are welcome, and a rank's threads may use any of them.
-    command.args(["-n", &places.all().len().to_string(), "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]);
+    command.args(["-n", &places.ranks().len().to_string(), "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]);
     job.tell(&mut command);
     command.env("TACIT_WATCH", places.watch());
     if env::var_os("MLX_MPI_LIBNAME").is_none() {
@@ -229,15 +229,15 @@ fn mpi(options: &Options, places: &Places, machines: Option<&[Host]>, job: &Job)
         let known = VARIABLES.iter().map(|variable| OsString::from(variable.name));
         let known = known.filter(|name| env::var_os(name).is_some());
         let of_mlx = env::vars_os().map(|(name, _)| name).filter(|name| name.as_encoded_bytes().starts_with(b"MLX_"));
-        let given = command.get_envs().filter(|(_, value)| value.is_some()).map(|(name, _)| name.to_owned());
-        let names: BTreeSet<OsString> = given.chain(known).chain(of_mlx).collect();
+        let named = command.get_envs().filter(|(_, value)| value.is_some()).map(|(name, _)| name.to_owned());
+        let names: BTreeSet<OsString> = named.chain(known).chain(of_mlx).collect();
         for name in names {
             command.arg("-x").arg(name);
         }
     }
     // `?` alone would take it for an error of writing the output.
-    let own = env::current_exe().map_err(Error::file("find", Path::new("tacit")))?;
-    command.arg(own).args(["launch", "--as-rank", "--grace", &options.grace.as_secs_f64().to_string()]);
+    let program = env::current_exe().map_err(Error::file("find", Path::new("tacit")))?;
+    command.arg(program).args(["launch", "--as-rank", "--grace", &options.grace.as_secs_f64().to_string()]);
     if let Some(threads) = options.threads {
         command.args(["--threads", &threads.to_string()]);
     }

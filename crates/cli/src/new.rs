@@ -241,8 +241,9 @@ mod tests {
     fn what_is_to_be_run_goes_into_a_folder_with_spaces() {
         let folder = Folder::new();
         fs::create_dir(folder.0.path().join("my work")).expect("makes");
-        let made = folder.make("my work/hello", None, Some("https://example.org/tacit")).expect("makes").to_string();
-        let command = made.lines().last().expect("a line").replace(folder.0.path().to_str().expect("text"), "FOLDER");
+        let message = folder.make("my work/hello", None, Some("https://example.org/tacit")).expect("makes").to_string();
+        let command =
+            message.lines().last().expect("a line").replace(folder.0.path().to_str().expect("text"), "FOLDER");
         assert_eq!(command, "run it: cd 'FOLDER/my work/hello' && cargo run");
     }
 
@@ -318,7 +319,7 @@ mod tests {
         let mut said = String::new();
         for name in ["there", "1st", "a b", "async", "mlx-rs", "tacit-core", "..", "no/folder", "hello"] {
             let no_clone = (name == "hello").then_some(folder.0.path());
-            let error = folder.make(name, no_clone, None).map(|made| made.folder).expect_err(name);
+            let error = folder.make(name, no_clone, None).map(|project| project.folder).expect_err(name);
             said.extend([error.to_string().as_str(), "\n"]);
             assert_eq!(folder.names(), before, "{name}");
         }

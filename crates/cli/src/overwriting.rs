@@ -91,7 +91,7 @@ pub(crate) fn is_one_file(a: &Path, b: &Path) -> bool {
 
 /// The device and the inode of a file, which are the same under any name, links followed.
 fn identity(file: &Path) -> Option<(u64, u64)> {
-    fs::metadata(file).ok().map(|own| (own.dev(), own.ino()))
+    fs::metadata(file).ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
 #[cfg(test)]

@@ -124,15 +124,15 @@ pub(crate) fn perplexity(options: &Options, output: &mut Output) -> Result<(), F
             decoding::round_activations(&mut model)?;
         }
         let mut bar = progress_bar();
-        let found =
+        let measured =
             tacit_models::perplexity(&config, &mut model, &windows, |done, total| bar(Progress { done, total }))?;
-        counted = found.tokens;
+        counted = measured.tokens;
         let bytes = model.nbytes();
         let elements: usize = model.avals().values().map(Aval::size).sum();
         let row = Row {
             format: text.clone(),
-            perplexity: found.perplexity,
-            standard_error: found.error,
+            perplexity: measured.perplexity,
+            standard_error: measured.error,
             bits_per_weight: 8.0 * bytes as f64 / elements as f64,
             bytes,
         };

@@ -74,11 +74,11 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
     // Whether files can be made is tried.
     interruption::clear_up(None);
     options.overwriting.check([&options.output], [&options.input].into_iter().chain(&options.rules).chain(&of_text))?;
-    let own = options.rules.as_ref().map(Rules::load).transpose()?;
+    let named_rules = options.rules.as_ref().map(Rules::load).transpose()?;
     let values = read(&options.input)?;
     // What the decoder meets has its names, by which experts are one array.
     let values = if text.is_some() { as_mlx_lm(&options.input, values)? } else { values };
-    let DecoderRules { rules, note } = match (own, &options.format) {
+    let DecoderRules { rules, note } = match (named_rules, &options.format) {
         (Some(rules), _) => formats::named(&options.input, &rules, &values)?,
         (None, text) => Rules::for_decoder(text.as_deref().unwrap_or_default(), &values)?,
     };
@@ -87,36 +87,36 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
     let mut work = Resumable::open(&options.output, [&options.input].into_iter().chain(&of_text))?;
     interruption::clear_up(work.folder());
     let mut results = Results::from_values(&values);
-    let mut left = BTreeMap::new();
+    let mut tasks = BTreeMap::new();
     for (path, value) in values {
         match way(&rules, calibration.as_ref(), &path, &value)? {
             Err(reason) => results.stays(path, value, reason),
             Ok((format, recipe)) => {
-                if let Some((made, noted)) = work.made(&path, &recipe) {
-                    results.becomes(path, &value, &made, noted);
+                if let Some((result, noted)) = work.made(&path, &recipe) {
+                    results.becomes(path, &value, &result, noted);
                 } else {
-                    left.insert(path, Task { value, format, recipe });
+                    tasks.insert(path, Task { value, format, recipe });
                 }
             }
         }
     }
-    if let (Some(windows), Some(calibration), false) = (windows, &calibration, left.is_empty()) {
+    if let (Some(windows), Some(calibration), false) = (windows, &calibration, tasks.is_empty()) {
         let reader = Reader::open(&options.input, windows)?;
-        for pass in reader.passes(Pattern::any(left.keys()), calibration.sums)? {
-            let (paths, seen) = pass?;
+        for pass in reader.passes(Pattern::any(tasks.keys()), calibration.sums)? {
+            let (paths, observations) = pass?;
             for path in paths {
-                let Some(task) = left.remove(&path) else { continue };
-                let (made, noted) = task.make(&mut work, &rules, &path, Some((calibration, &seen)))?;
-                results.becomes(path, &task.value, &made, noted);
+                let Some(task) = tasks.remove(&path) else { continue };
+                let (result, noted) = task.quantize(&mut work, &rules, &path, Some((calibration, &observations)))?;
+                results.becomes(path, &task.value, &result, noted);
             }
         }
     }
     // Those that the decoder does not have, or all of them where there is no text.
     let nothing = Observations::default();
-    for (path, task) in left {
+    for (path, task) in tasks {
         let by = calibration.as_ref().map(|calibration| (calibration, &nothing));
-        let (made, noted) = task.make(&mut work, &rules, &path, by)?;
-        results.becomes(path, &task.value, &made, noted);
+        let (result, noted) = task.quantize(&mut work, &rules, &path, by)?;
+        results.becomes(path, &task.value, &result, noted);
     }
     let Results { unchanged, rows, .. } = results;
     let rows: Vec<Row> = rows.into_values().collect();
@@ -126,9 +126,9 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
     let note = [note, unmet].into_iter().flatten().reduce(|a, b| format!("{a}\n{b}"));
     let resumed = work.resumed();
     let mut bar = progress_bar();
-    let mut all = work.values()?;
-    all.extend(unchanged);
-    work.finish(all, Writing { progress: Some(&mut bar), ..Writing::default() })?;
+    let mut parameters = work.values()?;
+    parameters.extend(unchanged);
+    work.finish(parameters, Writing { progress: Some(&mut bar), ..Writing::default() })?;
     let sum = |bytes: fn(&Row) -> usize| rows.iter().map(bytes).sum();
     let (before, after) = (sum(|row| row.before), sum(|row| row.after));
     Ok(Quantized { parameters: rows, before, after, resumed, note })
@@ -189,7 +189,7 @@ struct Noted {
 
 impl Task<'_> {
     /// The parameter in its format, by what was seen of it.
-    fn make(
+    fn quantize(
         &self,
         work: &mut Resumable,
         rules: &Rules,
@@ -197,16 +197,16 @@ impl Task<'_> {
         by: Option<(&Calibration, &Observations)>,
     ) -> Result<(Value, Noted)> {
         work.value(path, &self.recipe, || {
-            let unmet = by.and_then(|(_, seen)| unmet(seen, path));
-            if let Some((calibration, seen)) = by
-                && let Some((made, error)) = calibration.quantized(seen, path, &self.value, self.format)?
+            let unmet = by.and_then(|(_, observations)| unmet(observations, path));
+            if let Some((calibration, observations)) = by
+                && let Some((value, error)) = calibration.quantized(observations, path, &self.value, self.format)?
             {
-                return Ok((made, Noted { error, unmet }));
+                return Ok((value, Noted { error, unmet }));
             }
             let one = Parameters::from([(path.to_owned(), self.value.clone())]);
-            let (mut made, report) = convert(&one, rules)?;
+            let (mut converted, report) = convert(&one, rules)?;
             let error = report.converted.first().map_or(0.0, |row| row.error);
-            Ok((made.remove(path).unwrap_or_else(|| self.value.clone()), Noted { error, unmet }))
+            Ok((converted.remove(path).unwrap_or_else(|| self.value.clone()), Noted { error, unmet }))
         })
     }
 }
@@ -234,9 +234,9 @@ impl Results {
         self.unchanged.insert(path, value);
     }
 
-    fn becomes(&mut self, path: String, before: &Value, made: &Value, Noted { error, unmet }: Noted) {
+    fn becomes(&mut self, path: String, before: &Value, after: &Value, Noted { error, unmet }: Noted) {
         let row = |row| Row { error: Some(error), unmet, ..row };
-        self.add(path, before.nbytes(), made, row);
+        self.add(path, before.nbytes(), after, row);
     }
 
     fn add(&mut self, path: String, before: usize, value: &Value, of: impl FnOnce(Row) -> Row) {

@@ -80,9 +80,9 @@ impl Answer {
                 break;
             }
         }
-        let left = if out("\n")? { Ended::left(answering) } else { Ended::Closed };
+        let ended = if out("\n")? { Ended::left(answering) } else { Ended::Closed };
         let stats = texts.stats();
-        Ok(reading.answer(stats.prompt_tokens, left, Took::from_stats(&stats, weight_bytes)?))
+        Ok(reading.answer(stats.prompt_tokens, ended, Took::from_stats(&stats, weight_bytes)?))
     }
 
     /// The last token, if the text ended by itself.

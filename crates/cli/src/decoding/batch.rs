@@ -43,9 +43,9 @@ impl Answers {
         {
             readings[piece.sequence].push(&piece);
         }
-        let (took, left) = (Took::from_stats(&texts.stats(), weight_bytes)?, Ended::left(answering));
-        let each = readings.into_iter().zip(prompts);
-        let answers = each.map(|(reading, prompt)| reading.answer(prompt.len(), left, took)).collect();
+        let (took, ended) = (Took::from_stats(&texts.stats(), weight_bytes)?, Ended::left(answering));
+        let pairs = readings.into_iter().zip(prompts);
+        let answers = pairs.map(|(reading, prompt)| reading.answer(prompt.len(), ended, took)).collect();
         Ok(Self { answers, took })
     }
 

@@ -124,10 +124,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("makes a folder");
         let at = |name: &str| folder.path().join(name);
         let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/decoder/golden/tokenizers/qwen2.gguf");
-        let made = Gguf::open(golden).expect("opens").tokenizer().expect("is there").line();
+        let tokenizer = Gguf::open(golden).expect("opens").tokenizer().expect("is there").line();
         let save = || -> Result<()> {
             let mut commit = Commit::begin(folder.path())?;
-            commit.place_content(TOKENIZER, made.as_bytes())?;
+            commit.place_content(TOKENIZER, tokenizer.as_bytes())?;
             commit.remove("chat_template.jinja");
             commit.finish()
         };

@@ -16,10 +16,10 @@ pub(crate) fn step(model: Model<Decoder>, judged: usize) -> impl FnMut(&Array, &
         CompileOptions { name: "the decoder's step".to_owned(), ..CompileOptions::default() },
         move |(model, caches): &mut (Model<Decoder>, Vec<Cache>), tokens: Array| {
             // Of a prompt that goes in by pieces only the last logits are of use.
-            let each = (2..=judged).contains(&(tokens.dim(1) as usize));
-            let asked = if each { Positions::All } else { Positions::Last };
+            let judges = (2..=judged).contains(&(tokens.dim(1) as usize));
+            let asked = if judges { Positions::All } else { Positions::Last };
             let logits = model.run_with(caches, |decoder, caches| decoder.forward(&tokens, caches, asked))?;
-            if each { Ok(logits) } else { Ok::<_, tacit_core::Error>(logits.squeeze_axes(&[1])?) }
+            if judges { Ok(logits) } else { Ok::<_, tacit_core::Error>(logits.squeeze_axes(&[1])?) }
         },
     );
     let mut state = (model, Vec::new());

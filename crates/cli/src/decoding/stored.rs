@@ -56,8 +56,8 @@ impl Stored {
         };
         let (model, adapter) = (whole(model)?, adapter.map(whole).transpose()?.unwrap_or_default());
         if !file.exists() {
-            let own = [(MODEL, model), (ADAPTER, adapter), (FILES, files), (TOKENIZER, "{}".to_owned())];
-            let metadata = own.into_iter().map(|(key, text)| (key.to_owned(), text)).collect();
+            let entries = [(MODEL, model), (ADAPTER, adapter), (FILES, files), (TOKENIZER, "{}".to_owned())];
+            let metadata = entries.into_iter().map(|(key, text)| (key.to_owned(), text)).collect();
             return Ok(Self { caches, conversation: None, metadata });
         }
         let wrong = |reason: String| {
@@ -82,26 +82,26 @@ impl Stored {
         let conversation = read.metadata.get(CONVERSATION).map(|text| serde_json::from_str(text)).transpose();
         let conversation =
             conversation.map_err(|error| wrong(format!("its entry {CONVERSATION} is no conversation: {error}")))?;
-        let held = read.caches()?;
-        if held.len() != caches.len() {
-            return Err(wrong(format!("it holds {} layers, and the model has {}", held.len(), caches.len())));
+        let stored = read.caches()?;
+        if stored.len() != caches.len() {
+            return Err(wrong(format!("it holds {} layers, and the model has {}", stored.len(), caches.len())));
         }
         // The heads and their width; how many tokens there is room for is of no account.
         let heads = |cache: &KvCache| -> Result<_> {
             let shape = cache.keys().aval()?.shape;
             Ok(([shape[0], shape[1], shape[3]], cache.window()))
         };
-        let each = held.into_iter().zip(&caches).enumerate().map(|(layer, (held, cache))| {
-            let (fits, needed) = match (&held, cache) {
-                (Cache::Kv(held), Cache::Kv(own)) => (heads(held)? == heads(own)?, describe(own)),
+        let fitting = stored.into_iter().zip(&caches).enumerate().map(|(layer, (stored, cache))| {
+            let (fits, needed) = match (&stored, cache) {
+                (Cache::Kv(stored), Cache::Kv(own)) => (heads(stored)? == heads(own)?, describe(own)),
                 (_, Cache::Kv(own)) => (false, describe(own)),
                 // A step says which shapes they should have.
-                (Cache::Arrays(held), Cache::Arrays(own)) => (held.slots() == own.slots(), "a state".to_owned()),
+                (Cache::Arrays(stored), Cache::Arrays(own)) => (stored.slots() == own.slots(), "a state".to_owned()),
                 _ => (false, "a state".to_owned()),
             };
-            if fits { Ok(held) } else { Err(wrong(format!("layer {layer} is no cache of {needed}"))) }
+            if fits { Ok(stored) } else { Err(wrong(format!("layer {layer} is no cache of {needed}"))) }
         });
-        Ok(Self { caches: each.collect::<Result<_>>()?, conversation, metadata: read.metadata })
+        Ok(Self { caches: fitting.collect::<Result<_>>()?, conversation, metadata: read.metadata })
     }
 }
 

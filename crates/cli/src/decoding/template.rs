@@ -219,17 +219,17 @@ fn tojson(state: &State<'_, '_>, value: &Value, options: Kwargs) -> Outcome<Stri
     // Characters that are not ASCII stay as they are, and that is what is asked for.
     let _: Option<bool> = options.get("ensure_ascii")?;
     options.assert_all_used()?;
-    let mut made = Vec::new();
+    let mut json = Vec::new();
     match indent {
-        None => value.serialize(&mut Serializer::with_formatter(&mut made, Spaced)).map_err(failed)?,
+        None => value.serialize(&mut Serializer::with_formatter(&mut json, Spaced)).map_err(failed)?,
         Some(indent) => {
             let spaces = vec![b' '; indent.min(16)];
             let formatter = PrettyFormatter::with_indent(&spaces);
-            value.serialize(&mut Serializer::with_formatter(&mut made, formatter)).map_err(failed)?;
+            value.serialize(&mut Serializer::with_formatter(&mut json, formatter)).map_err(failed)?;
         }
     }
-    state.consume_fuel(made.len() as u64 / 8)?;
-    String::from_utf8(made)
+    state.consume_fuel(json.len() as u64 / 8)?;
+    String::from_utf8(json)
         .map_err(|error| minijinja::Error::new(ErrorKind::InvalidOperation, "the value is no text").with_source(error))
 }
 

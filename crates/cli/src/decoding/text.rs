@@ -13,9 +13,9 @@ pub(crate) fn end_tokens(source: &Source, config: &Config, tokenizer: &Tokenizer
     let mut tokens = config.end_tokens.clone();
     if config.ends_by == EndsBy::Model {
         let (_, of_tokenizer) = source.config()?;
-        let own = token_of(&of_tokenizer, "eos_token");
-        let own = own.and_then(|text| tokenizer.token_to_id(text));
-        tokens.extend(own.filter(|token| !config.end_tokens.contains(token)));
+        let end = token_of(&of_tokenizer, "eos_token");
+        let end = end.and_then(|text| tokenizer.token_to_id(text));
+        tokens.extend(end.filter(|token| !config.end_tokens.contains(token)));
     }
     Ok(tokens)
 }
@@ -77,9 +77,9 @@ impl<'t> Stream<'t> {
 
     /// What the first `count` tokens add to those that came out.
     fn added(&self, count: usize) -> Result<String> {
-        let (before, all) = (self.decoded(&self.tokens[..self.out])?, self.decoded(&self.tokens[..count])?);
-        let same = before.chars().zip(all.chars()).take_while(|(a, b)| a == b);
-        Ok(all[same.map(|(a, _)| a.len_utf8()).sum()..].to_owned())
+        let (before, after) = (self.decoded(&self.tokens[..self.out])?, self.decoded(&self.tokens[..count])?);
+        let same = before.chars().zip(after.chars()).take_while(|(a, b)| a == b);
+        Ok(after[same.map(|(a, _)| a.len_utf8()).sum()..].to_owned())
     }
 }
 

@@ -89,8 +89,8 @@ impl Places {
             return Err(Error::invalid(format!("{most} ranks have no ports from {port} on"), "give a lower `--port`"));
         }
         let mut next: BTreeMap<Ipv4Addr, u16> = BTreeMap::new();
-        let each = hosts.iter().flat_map(|host| std::iter::repeat_n(host.address, host.ranks));
-        let ranks = each.map(|address| {
+        let addresses = hosts.iter().flat_map(|host| std::iter::repeat_n(host.address, host.ranks));
+        let ranks = addresses.map(|address| {
             let last = next.entry(address).or_insert(port);
             *last += 1;
             SocketAddrV4::new(address, *last)
@@ -115,13 +115,13 @@ impl Places {
         self.ranks.len() == 1
     }
 
-    pub(super) fn all(&self) -> Vec<usize> {
+    pub(super) fn ranks(&self) -> Vec<usize> {
         (0..self.ranks.len()).collect()
     }
 
     /// The ranks of a machine, of all of its lines.
     pub(super) fn ranks_of(&self, machine: Ipv4Addr) -> Vec<usize> {
-        self.all().into_iter().filter(|&rank| *self.ranks[rank].ip() == machine).collect()
+        self.ranks().into_iter().filter(|&rank| *self.ranks[rank].ip() == machine).collect()
     }
 }
 

@@ -49,11 +49,11 @@ const IN_BACKGROUND: i32 = 5;
 
 /// Passes the input on to each process in turn, until it ends.
 fn pass_on(mut from: impl Read, processes: &Receiver<impl Write>) {
-    let (mut piece, mut left) = ([0; 1 << 13], 0..0);
+    let (mut piece, mut unsent) = ([0; 1 << 13], 0..0);
     while let Ok(mut process) = processes.recv() {
         loop {
-            if left.is_empty() {
-                left = match from.read(&mut piece) {
+            if unsent.is_empty() {
+                unsent = match from.read(&mut piece) {
                     Ok(0) => return,
                     Ok(read) => 0..read,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -65,8 +65,8 @@ fn pass_on(mut from: impl Read, processes: &Receiver<impl Write>) {
             while let Ok(next) = processes.try_recv() {
                 process = next;
             }
-            match process.write(&piece[left.clone()]) {
-                Ok(written) => left.start += written,
+            match process.write(&piece[unsent.clone()]) {
+                Ok(written) => unsent.start += written,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => break,
             }

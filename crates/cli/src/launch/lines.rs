@@ -55,8 +55,8 @@ struct Work {
 
 impl Work {
     fn is_done(&self) -> bool {
-        let left = self.pieces.load(Ordering::Relaxed) > 0 || self.lines.load(Ordering::Relaxed);
-        !left || self.unread.load(Ordering::Relaxed)
+        let waiting = self.pieces.load(Ordering::Relaxed) > 0 || self.lines.load(Ordering::Relaxed);
+        !waiting || self.unread.load(Ordering::Relaxed)
     }
 }
 
@@ -69,8 +69,8 @@ impl Printer {
         // Ranks wait once whoever reads does not keep up.
         let (pieces, coming) = sync_channel(64);
         let work = Arc::new(Work::default());
-        let own = work.clone();
-        Self { pieces, thread: thread::spawn(move || print(&coming, Page::new(to, wipes), &own)), work }
+        let shared = work.clone();
+        Self { pieces, thread: thread::spawn(move || print(&coming, Page::new(to, wipes), &shared)), work }
     }
 
     /// Whether nothing more of what ranks say is written.
@@ -222,8 +222,8 @@ impl<W: Write> Page<W> {
         let ranks: Vec<usize> = open.into_iter().chain(others).collect();
         for rank in ranks {
             let Some(waiting) = self.waiting.get_mut(&rank) else { continue };
-            let held = self.open.is_some_and(|(open, since)| open != rank && now.duration_since(since) < PAUSE);
-            if held && waiting.bytes.len() < MUCH {
+            let waits = self.open.is_some_and(|(open, since)| open != rank && now.duration_since(since) < PAUSE);
+            if waits && waiting.bytes.len() < MUCH {
                 continue;
             }
             let shown = now.duration_since(waiting.since) >= PAUSE || waiting.bytes.len() >= LONGEST;

@@ -134,9 +134,9 @@ impl Ending {
             Signal::Hangup | Signal::Terminate => &[Signal::Kill],
             Signal::Kill => &[],
         };
-        let all = std::iter::once(&signal).chain(stronger);
+        let signals = std::iter::once(&signal).chain(stronger);
         let times = std::iter::successors(Some(first), |time| Some(*time + LAST));
-        Self { signals: times.zip(all.copied()).collect() }
+        Self { signals: times.zip(signals.copied()).collect() }
     }
 
     fn due(&mut self) -> Option<Signal> {

@@ -71,15 +71,15 @@ pub(super) fn run(folder: Option<PathBuf>) -> ExitCode {
             _ => {}
         }
     }
-    let left = |leader: &u32| process::group_is_left(*leader);
+    let is_left = |leader: &u32| process::group_is_left(*leader);
     for &leader in &leaders {
         drop(process::signal_group(leader, Signal::Terminate));
     }
     let until = Instant::now() + LAST;
-    while leaders.iter().any(left) && Instant::now() < until {
+    while leaders.iter().any(is_left) && Instant::now() < until {
         thread::sleep(Duration::from_millis(20));
     }
-    for &leader in leaders.iter().filter(|leader| left(leader)) {
+    for &leader in leaders.iter().filter(|leader| is_left(leader)) {
         drop(process::signal_group(leader, Signal::Kill));
     }
     if let Some(folder) = folder {

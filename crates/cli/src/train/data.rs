@@ -55,14 +55,14 @@ impl Reader {
     pub(super) fn new(source: Source, end: Option<u32>, words: u32) -> Result<Self> {
         let tokenizer = source.tokenizer()?;
         let (_, config) = source.config()?;
-        let own = token_of(&config, "eos_token").and_then(|text| tokenizer.token_to_id(text));
-        Ok(Self { source, tokenizer, template: None, changed: None, end: own.or(end), words })
+        let end_of_text = token_of(&config, "eos_token").and_then(|text| tokenizer.token_to_id(text));
+        Ok(Self { source, tokenizer, template: None, changed: None, end: end_of_text.or(end), words })
     }
 
     /// The samples of a file, in its order.
     pub(super) fn read(&mut self, file: &Path) -> Result<Vec<Sample>> {
         let opened = File::open(file).map_err(Error::file("open", file))?;
-        self.changed = self.changed.or_else(|| opened.metadata().and_then(|own| own.modified()).ok());
+        self.changed = self.changed.or_else(|| opened.metadata().and_then(|metadata| metadata.modified()).ok());
         let mut samples = Vec::new();
         for (line, number) in BufReader::new(opened).lines().zip(1..) {
             let line = line.map_err(Error::file("read", file))?;
@@ -154,14 +154,14 @@ fn answers(template: &Template, messages: &[Message]) -> Result<Vec<Text>> {
     let turns = messages.iter().enumerate().filter(|(_, message)| message.role == "assistant");
     let mut texts = template.beginnings(messages, |beginning| {
         let text = |(number, _): (usize, &Message)| -> Result<Text> {
-            let (given, text) = (beginning(number, true)?, beginning(number + 1, false)?);
-            if !text.starts_with(&given) {
+            let (prompt, text) = (beginning(number, true)?, beginning(number + 1, false)?);
+            if !text.starts_with(&prompt) {
                 let message = "the template does not write an answer behind what asks for it";
                 return Err(Error::invalid(message, WITHOUT_TEMPLATE));
             }
             // Ends of lines are the template's: the answer ends with the token before them.
             let text = text.trim_end();
-            Ok(Text { is_complete: true, ..Text::new(text.to_owned(), given.len().min(text.len())) })
+            Ok(Text { is_complete: true, ..Text::new(text.to_owned(), prompt.len().min(text.len())) })
         };
         turns.map(text).collect::<Result<Vec<_>>>()
     })?;

@@ -297,7 +297,7 @@ impl Options {
         let Self { lora, dora, qat, merge, layers, weights, pace, length, apart, seed, .. } = self;
         let Self { keep_activations, saved_activations, .. } = self;
         let Pace { batch, accumulate, rate, warmup, schedule, clip, decay, moments, alpha, .. } = pace;
-        let given: [(_, Option<&dyn ToString>); 19] = [
+        let values: [(_, Option<&dyn ToString>); 19] = [
             ("--lora", lora.as_ref().map(|rank| rank as _)),
             ("--dora", dora.as_ref().map(|rank| rank as _)),
             ("--qat", qat.as_ref().map(|format| format as _)),
@@ -322,6 +322,6 @@ impl Options {
         let named = [("--schedule", schedule.to_possible_value()), ("--moments", moments.to_possible_value())];
         let named =
             named.map(|(name, value)| (name, value.map_or_else(String::new, |value| value.get_name().to_owned())));
-        given.map(|(name, value)| (name, text(value))).into_iter().chain(named).collect()
+        values.map(|(name, value)| (name, text(value))).into_iter().chain(named).collect()
     }
 }

@@ -74,8 +74,8 @@ impl Written {
         let told: Vec<&PathBuf> = options.record.iter().chain(&options.svg).collect();
         // What a folder that is not there holds is not looked for.
         let files = self.files.iter().filter(|_| self.what.is_file() || output.is_dir());
-        let all: Vec<&PathBuf> = files.chain(told.iter().copied()).collect();
-        spare(&all, options.inputs().iter().chain(&self.of_text))?;
+        let files_and_told: Vec<&PathBuf> = files.chain(told.iter().copied()).collect();
+        spare(&files_and_told, options.inputs().iter().chain(&self.of_text))?;
         let is_trained = |file: &PathBuf| self.files.iter().chain([output]).any(|trained| is_one_file(file, trained));
         if let Some(file) = told.iter().find(|file| is_trained(file)) {
             let message = format!("{} is what is trained, and would be overwritten", file.display());
@@ -89,7 +89,7 @@ impl Written {
             let message = "a drawing is made of the record, which is a device or a pipe";
             return Err(Error::invalid(message, "record to a file, or leave `--svg` out"));
         }
-        let others = all.into_iter().filter(|file| !own.has(file));
+        let others = files_and_told.into_iter().filter(|file| !own.has(file));
         others.map(PathBuf::as_path).try_for_each(|file| options.overwriting.check_free(file))?;
         // The drawing is made when all steps are.
         told.into_iter().map(PathBuf::as_path).try_for_each(check_makes)

@@ -59,9 +59,9 @@ impl Run<'_> {
             self.evaluated(0, model, saved, output)?;
         }
         let (mut begun, mut tokens) = (Instant::now(), 0);
-        for made in resumed..plan.steps {
-            let step = self.step(made, model, &mut optimizer)?;
-            let (number, rate) = (made + 1, plan.schedule.at(made));
+        for done in resumed..plan.steps {
+            let step = self.step(done, model, &mut optimizer)?;
+            let (number, rate) = (done + 1, plan.schedule.at(done));
             saved.scalar(number, "loss", step.loss)?;
             saved.scalar(number, "rate", rate.into())?;
             saved.scalar(number, "norm", step.norm)?;
@@ -81,7 +81,7 @@ impl Run<'_> {
                 (begun, tokens) = (Instant::now(), 0);
             }
             if is_last {
-                self.judge_last(made, model)?;
+                self.judge_last(done, model)?;
             }
             if number.is_multiple_of(plan.evaluate_every.get()) || is_last {
                 ended.evaluated = self.evaluated(number, model, saved, output)?;
@@ -110,9 +110,9 @@ impl Run<'_> {
     }
 
     /// One step: the gradient of the mean loss of what is learned in all its batches.
-    fn step(&self, made: u64, model: &mut Model<Decoder>, optimizer: &mut QuantizedState<AdamW>) -> Result<Step> {
+    fn step(&self, done: u64, model: &mut Model<Decoder>, optimizer: &mut QuantizedState<AdamW>) -> Result<Step> {
         let plan = self.plan;
-        let batches = self.batches(made)?;
+        let batches = self.batches(done)?;
         let tokens = batches.iter().map(|rows| self.rows.learned(rows)).sum::<usize>();
         let (mut accumulated, mut loss) = (Accumulated::default(), 0.0);
         for rows in &batches {
@@ -123,18 +123,18 @@ impl Run<'_> {
             loss += item(&part)? / batches.len() as f64;
         }
         if !loss.is_finite() {
-            let message = format!("the loss of step {} is {loss}", made + 1);
+            let message = format!("the loss of step {} is {loss}", done + 1);
             let help = "give a lower `--rate` or a longer `--warmup`; where it is the first step, check the weights";
             return Err(Error::invalid(message, help));
         }
         let (gradients, norm) = clip_by_norm(accumulated.take_mean()?, plan.pace.clip)?;
         let norm = item(&norm)?;
         if !norm.is_finite() {
-            let message = format!("the gradient of step {} has a norm of {norm}", made + 1);
+            let message = format!("the gradient of step {} has a norm of {norm}", done + 1);
             let help = "give a checkpoint in bf16 or f32 where this one is in f16, or a lower `--rate`; what was saved is as it was";
             return Err(Error::invalid(message, help));
         }
-        optimizer.lr = plan.schedule.array(made);
+        optimizer.lr = plan.schedule.array(done);
         model.update(optimizer, &gradients)?;
         tree::eval(&(&*model, &*optimizer))?;
         // The C library keeps what a step leaves, in pieces that the next one does not fit into.
@@ -143,8 +143,8 @@ impl Run<'_> {
     }
 
     /// Whether the last step, after which no other one looks at the loss, left a model that has one.
-    fn judge_last(&self, made: u64, model: &mut Model<Decoder>) -> Result<()> {
-        let loss = match self.batches(made)?.first() {
+    fn judge_last(&self, done: u64, model: &mut Model<Decoder>) -> Result<()> {
+        let loss = match self.batches(done)?.first() {
             Some(rows) => item(&self.sum(model, &self.rows.batch(rows))?)?,
             None => 0.0,
         };
@@ -152,7 +152,7 @@ impl Run<'_> {
             return Ok(());
         }
         let help = "give a lower `--rate` or a longer `--warmup`; what was saved is as it was";
-        Err(Error::invalid(format!("the loss after step {}, the last one, is {loss}", made + 1), help))
+        Err(Error::invalid(format!("the loss after step {}, the last one, is {loss}", done + 1), help))
     }
 
     /// The loss of a batch, as a sum times `scale`, and its gradient.
@@ -163,10 +163,10 @@ impl Run<'_> {
     }
 
     /// The rows of each batch of a step. Epochs follow each other, each in an order of its own.
-    fn batches(&self, made: u64) -> Result<Vec<Vec<usize>>> {
+    fn batches(&self, done: u64) -> Result<Vec<Vec<usize>>> {
         let (batch, accumulate) = (self.plan.pace.batch.get(), self.plan.pace.accumulate.get());
         let (count, mut order) = (self.rows.len(), self.order.borrow_mut());
-        let first = made.saturating_mul((batch * accumulate) as u64);
+        let first = done.saturating_mul((batch * accumulate) as u64);
         let mut row = |at: u64| -> Result<usize> {
             let epoch = at / count as u64;
             if order.as_ref().is_none_or(|(known, _)| *known != epoch) {
@@ -201,12 +201,12 @@ impl Run<'_> {
 
     /// The mean loss of what is learned in rows.
     fn mean(&self, rows: &Rows, model: &mut Model<Decoder>) -> Result<f64> {
-        let all: Vec<usize> = (0..rows.len()).collect();
+        let rows_of_all: Vec<usize> = (0..rows.len()).collect();
         let mut sum = 0.0;
-        for part in all.chunks(self.plan.pace.batch.get()) {
+        for part in rows_of_all.chunks(self.plan.pace.batch.get()) {
             sum += item(&self.sum(model, &rows.batch(part))?)?;
         }
-        Ok(sum / rows.learned(&all) as f64)
+        Ok(sum / rows.learned(&rows_of_all) as f64)
     }
 
     /// The sum of the losses of what is learned in a batch.

@@ -151,15 +151,15 @@ fn begin(
     }
     // Another run may have come to its end since this was first looked at.
     written.check(options, own)?;
-    let made = latest.as_ref().map_or(0, |run| run.step);
+    let steps = latest.as_ref().map_or(0, |run| run.step);
     let recorder = match &options.record {
         Some(record) => {
             // What the run has not begun is another's record, and is not gone on with.
-            let goes_on = made > 0 && own.has(record);
+            let goes_on = steps > 0 && own.has(record);
             own.add([record])?;
-            if goes_on { Recorder::resume(record, made) } else { Recorder::create(record) }
+            if goes_on { Recorder::resume(record, steps) } else { Recorder::create(record) }
         }
-        None if made > 0 => Recorder::resume(folder.join(RECORD), made),
+        None if steps > 0 => Recorder::resume(folder.join(RECORD), steps),
         None => Recorder::create(folder.join(RECORD)),
     }?;
     Ok((rotation, latest, recorder))
