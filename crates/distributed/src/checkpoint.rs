@@ -107,8 +107,8 @@ pub fn save_run<M: ModuleParameters>(
     let (alike, groups) = (ranks::alike(group, &digests)?, ranks::groups(group, &pieces, &digests)?);
     let entries = pieces::entries(&pieces, &alike, groups, place.size);
 
-    let own = if place.rank == 0 { Save::begin(folder, place.size).map(Some) } else { Ok(None) };
-    let save = ranks::all_went(group, own, "begin a save in the folder")?;
+    let begun = if place.rank == 0 { Save::begin(folder, place.size).map(Some) } else { Ok(None) };
+    let save = ranks::all_went(group, begun, "begin a save in the folder")?;
     let (number, id) = ranks::first_says(group, save.as_ref().map(|save| (save.number(), save.id())))?;
     ranks::all_see(group, folder, folder::is_seen(folder, id))?;
     let index = Index { kinds: Some(kinds), stored, moments, ..Index::new(number, id, place.size, run, entries) };

@@ -70,17 +70,17 @@ impl HeldTogether for OverRanks<'_> {
         self.parts.contains_key(path)
     }
 
-    fn sum(&self, own: &[(Rc<str>, Array)]) -> Result<Array> {
+    fn sum(&self, squares: &[(Rc<str>, Array)]) -> Result<Array> {
         // In the order of the paths, which is one order on all ranks.
         let mut sums: Vec<(&Group, Array)> = Vec::new();
-        for (path, own) in own {
+        for (path, square) in squares {
             let Some(group) = self.parts.get(&**path) else { continue };
             match sums.iter_mut().find(|(other, _)| *other == group) {
-                Some((_, sum)) => *sum = sum.add(own)?,
-                None => sums.push((group, own.clone())),
+                Some((_, sum)) => *sum = sum.add(square)?,
+                None => sums.push((group, square.clone())),
             }
         }
-        sums.iter().try_fold(Array::from_f32(0.0), |all, (group, sum)| Ok(all.add(group.all_sum(sum)?)?))
+        sums.iter().try_fold(Array::from_f32(0.0), |total, (group, sum)| Ok(total.add(group.all_sum(sum)?)?))
     }
 
     fn greatest(&self, own: &Array) -> Result<Array> {

@@ -74,22 +74,23 @@ impl<M: ModuleParameters> FullyShard for Model<M> {
         let leaves = leaves(self)?;
         let is_mixed = |leaf: &&Leaf| leaf.over.as_ref().is_some_and(|over| over.in_common(group) > 1);
         check_over(leaves.iter().filter(is_mixed), group)?;
-        let own = leaves.into_iter().filter(|leaf| leaf.over.as_ref() == Some(group));
-        let layouts: BTreeMap<String, Layout> = own.map(|leaf| (leaf.path, leaf.layout)).collect();
+        let over_group = leaves.into_iter().filter(|leaf| leaf.over.as_ref() == Some(group));
+        let layouts: BTreeMap<String, Layout> = over_group.map(|leaf| (leaf.path, leaf.layout)).collect();
         let layout = |path: &str| layouts.get(path).copied().unwrap_or(Layout::Whole);
         // In one order on all ranks.
         let mut gradients: Vec<(Rc<str>, Array)> = gradients.into_iter().collect();
         gradients.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
-        let (own, split): (Vec<_>, Vec<_>) = gradients.into_iter().partition(|(path, _)| layout(path) == Layout::Whole);
-        let (paths, own): (Vec<_>, Vec<_>) = own.into_iter().unzip();
-        let mut made: HashMap<Rc<str>, Array> = paths.into_iter().zip(group.mean(&own)?).collect();
+        let (whole, split): (Vec<_>, Vec<_>) =
+            gradients.into_iter().partition(|(path, _)| layout(path) == Layout::Whole);
+        let (paths, whole): (Vec<_>, Vec<_>) = whole.into_iter().unzip();
+        let mut means: HashMap<Rc<str>, Array> = paths.into_iter().zip(group.mean(&whole)?).collect();
         for (path, gradient) in split {
             let mean = match layout(&path) {
                 Layout::Flat => gradient.divide(Array::from_f32(group.size() as f32).as_dtype(gradient.dtype())?)?,
                 _ => gradient,
             };
-            made.insert(path, mean);
+            means.insert(path, mean);
         }
-        Ok(made)
+        Ok(means)
     }
 }

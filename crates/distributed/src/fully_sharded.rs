@@ -117,15 +117,15 @@ impl FullySharded {
         mark_frozen(&self.local, false, &mut frozen);
         // Codes and scales have no gradient as a rule, and a product that is computed again would be asked for it. Where one is
         // taken all the same, `checkpoint` finds what is captured, and the product is as it is.
-        let given =
+        let trained =
             frozen.iter().zip(&parts).filter(|(frozen, _)| !**frozen).map(|(_, part)| part.clone()).collect::<Vec<_>>();
-        let mut gathered = checkpoint(move |(x, given): (Array, Vec<Array>)| {
-            let mut given = given.into_iter();
-            let part = |(frozen, part): (&bool, &Array)| if *frozen { Some(part.clone()) } else { given.next() };
+        let mut gathered = checkpoint(move |(x, trained): (Array, Vec<Array>)| {
+            let mut trained = trained.into_iter();
+            let part = |(frozen, part): (&bool, &Array)| if *frozen { Some(part.clone()) } else { trained.next() };
             let whole = recipe.gathered(&frozen.iter().zip(&parts).filter_map(part).collect::<Vec<_>>())?;
             implicit((x, whole), |(x, w)| product.apply(&x, &w))?.dense()
         });
-        gathered.call((x.clone(), given))
+        gathered.call((x.clone(), trained))
     }
 }
 
@@ -213,16 +213,16 @@ impl Distributed for FullySharded {
     fn with_held(&self, f: &mut dyn FnMut(&Value) -> Result<Option<Value>>) -> Result<Option<Value>> {
         let (recipe, parts) = self.recipe()?;
         let whole = recipe.gathered(&parts)?;
-        let Some(made) = f(&whole)? else { return Ok(None) };
+        let Some(result) = f(&whole)? else { return Ok(None) };
         let gathered = tree::leaves(&whole, Open::Fully)?;
         let known = |array: &Array| {
             let is = |whole: &Value| whole.as_dense().is_some_and(|whole| array_id(whole) == array_id(array));
             gathered.iter().zip(&parts).find(|(whole, _)| is(whole)).map(|(_, part)| part.clone())
         };
-        let made = Value::from(Self::with_parts(&made, &self.group, known)?);
+        let result = Value::from(Self::with_parts(&result, &self.group, known)?);
         // Whoever reads a part later reads it alone, as before.
-        tree::eval(&made)?;
-        Ok(Some(made))
+        tree::eval(&result)?;
+        Ok(Some(result))
     }
 
     fn brought(&self) -> Result<Option<Value>> {

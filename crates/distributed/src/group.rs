@@ -296,20 +296,20 @@ impl Group {
 
     /// The extreme of all ranks. Engines compare, and what they make of NaN depends on the rank and the place that it is at.
     fn extreme(&self, op: Op, x: &Array) -> Result<Array> {
-        let found = self.collective(op, x)?;
+        let extreme = self.collective(op, x)?;
         if self.size() == 1 || !x.dtype().is_float() {
-            return Ok(found);
+            return Ok(extreme);
         }
         let lost = self.collective(Op::Max, &mlx_rs::stop_gradient(x)?.is_nan()?)?;
-        Ok(ops::select(lost, Array::from_f32(f32::NAN).as_dtype(x.dtype())?, found)?)
+        Ok(ops::select(lost, Array::from_f32(f32::NAN).as_dtype(x.dtype())?, extreme)?)
     }
 
     fn collective(&self, op: Op, x: &Array) -> Result<Array> {
         let Some(group) = self.many() else { return Ok(x.clone()) };
         if x.dtype() == Dtype::Bool && matches!(op, Op::Sum | Op::Max | Op::Min) {
             // MPI orders no truth values.
-            let found = group.collective(if op == Op::Sum { Op::Max } else { op }, &x.as_dtype(Dtype::Uint8)?)?;
-            return Ok(found.as_dtype(Dtype::Bool)?);
+            let extreme = group.collective(if op == Op::Sum { Op::Max } else { op }, &x.as_dtype(Dtype::Uint8)?)?;
+            return Ok(extreme.as_dtype(Dtype::Bool)?);
         }
         if x.dtype() == Dtype::Bool && op == Op::Scatter {
             // MPI sums no truth values either, and a byte does not count as many ranks as there may be.
@@ -396,8 +396,8 @@ impl<'de> Deserialize<'de> for Group {
                 D::Error::custom(format!("this process is not rank {rank} of a group of {ranks}: split that off first"))
             });
         }
-        let found = joined().iter().find(|group| (group.rank(), group.size()) == (rank, size)).cloned();
-        found.ok_or_else(|| {
+        let group = joined().iter().find(|group| (group.rank(), group.size()) == (rank, size)).cloned();
+        group.ok_or_else(|| {
             D::Error::custom(format!("this process is not rank {rank} of a group of {size}: join that group first"))
         })
     }

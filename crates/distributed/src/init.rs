@@ -59,24 +59,24 @@ pub(crate) fn join(backend: Backend, options: &GroupOptions) -> Result<Option<Me
         help: STARTED,
     })?;
     drop(guard);
-    let found = RankInfo { rank: group.rank(), size: group.size() };
-    if let Some(rank_info) = rank_info.filter(|rank_info| *rank_info != found) {
+    let joined = RankInfo { rank: group.rank(), size: group.size() };
+    if let Some(rank_info) = rank_info.filter(|rank_info| *rank_info != joined) {
         return Err(Error::Group {
             message: format!(
                 "this process was started as rank {} of {}, and is rank {} of {} to the {backend} engine",
-                rank_info.rank, rank_info.size, found.rank, found.size
+                rank_info.rank, rank_info.size, joined.rank, joined.size
             ),
             help: STARTED,
         });
     }
-    if found.size == 1 {
+    if joined.size == 1 {
         return Ok(None);
     }
     let late = match place {
         _ if is_early => None,
         Place::Nowhere => None,
-        Place::At(place) => Some(Watch::at(&place, job(), found, limits)?),
-        Place::Announced => Some(Watch::announced(|own| announce(&group, own), found, limits)?),
+        Place::At(place) => Some(Watch::at(&place, job(), joined, limits)?),
+        Place::Announced => Some(Watch::announced(|bytes| announce(&group, bytes), joined, limits)?),
     };
     if let Some(late) = late {
         drop(watch.set(late));
@@ -86,7 +86,7 @@ pub(crate) fn join(backend: Backend, options: &GroupOptions) -> Result<Option<Me
     }
     current::put(&watch);
     at_exit(say_goodbye);
-    let (part, hosts, splits) = (Part::all(found.size), hosts.unwrap_or_default(), AtomicUsize::new(0));
+    let (part, hosts, splits) = (Part::all(joined.size), hosts.unwrap_or_default(), AtomicUsize::new(0));
     Ok(Some(Members { engine: group, part, hosts, limits, watch, splits }))
 }
 
@@ -137,10 +137,10 @@ fn number(name: &str, text: &OsStr) -> Result<usize> {
 }
 
 /// What rank 0 gives, on every rank.
-fn announce(group: &tacit_bridge::Group, own: [u8; ANNOUNCEMENT]) -> Result<[u8; ANNOUNCEMENT]> {
-    let all = group.collective(Op::Max, &Array::from_slice(&own, &[ANNOUNCEMENT as i32]))?;
-    all.eval()?;
-    all.try_as_slice::<u8>().ok().and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| Error::Group {
+fn announce(group: &tacit_bridge::Group, bytes: [u8; ANNOUNCEMENT]) -> Result<[u8; ANNOUNCEMENT]> {
+    let announced = group.collective(Op::Max, &Array::from_slice(&bytes, &[ANNOUNCEMENT as i32]))?;
+    announced.eval()?;
+    announced.try_as_slice::<u8>().ok().and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| Error::Group {
         message: "the engine gives no bytes".to_owned(),
         help: "report this with the output of `tacit doctor`",
     })

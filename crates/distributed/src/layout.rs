@@ -200,7 +200,7 @@ fn list(path: &str, key: &str, value: &Value, leaves: &mut Vec<Leaf>) -> Result<
     };
     if let Some(split) = value.downcast::<FullySharded>() {
         let mut wholes = split.arrays().iter();
-        each(&format!("{path}.local"), key, split.local(), &mut |path, key, _| {
+        for_each_array(&format!("{path}.local"), key, split.local(), &mut |path, key, _| {
             let whole = wholes.next().map_or(&[][..], |whole| &whole.shape);
             leaves.push(leaf(path, key, Layout::Flat, whole, Some(split.group())));
         });
@@ -210,12 +210,12 @@ fn list(path: &str, key: &str, value: &Value, leaves: &mut Vec<Leaf>) -> Result<
         let dense = split.part().as_dense().is_some();
         let of = StoredSplit { axis: split.axis(), shape: value.aval()?.shape };
         let mut number = 0;
-        each(&format!("{path}.part"), key, split.part(), &mut |path, own, array| {
+        for_each_array(&format!("{path}.part"), key, split.part(), &mut |path, key_there, array| {
             leaves.push(if dense {
-                leaf(path, own, Layout::Axis(of.axis), &of.shape, Some(split.group()))
+                leaf(path, key_there, Layout::Axis(of.axis), &of.shape, Some(split.group()))
             } else {
                 let (stored, alike) = (Some(key.to_owned()), split.is_shared(number));
-                let whole = leaf(path, own, Layout::Own, array.shape(), Some(split.group()));
+                let whole = leaf(path, key_there, Layout::Own, array.shape(), Some(split.group()));
                 Leaf { split: Some(of.clone()), stored, alike, ..whole }
             });
             number += 1;
@@ -229,12 +229,12 @@ fn list(path: &str, key: &str, value: &Value, leaves: &mut Vec<Leaf>) -> Result<
 }
 
 /// Shows each array of a value with its path in the model and that which it has by itself.
-fn each(path: &str, key: &str, value: &Value, leaf: &mut dyn FnMut(String, String, &Array)) {
+fn for_each_array(path: &str, key: &str, value: &Value, leaf: &mut dyn FnMut(String, String, &Array)) {
     match value {
         Value::Dense(array) => leaf(path.to_owned(), key.to_owned(), array),
         Value::Implicit(array) => {
             for (name, child) in array.children() {
-                each(&format!("{path}.{name}"), &format!("{key}.{name}"), &child, leaf);
+                for_each_array(&format!("{path}.{name}"), &format!("{key}.{name}"), &child, leaf);
             }
         }
     }

@@ -38,13 +38,13 @@ impl Deadline {
     }
 
     /// What is left of the time.
-    pub(crate) fn left(&mut self) -> Duration {
+    pub(crate) fn remaining(&mut self) -> Duration {
         self.until += self.pauses.look();
         self.until.saturating_duration_since(Instant::now())
     }
 
     pub(crate) fn is_over(&mut self) -> bool {
-        self.left().is_zero()
+        self.remaining().is_zero()
     }
 
     pub(crate) fn extend(&mut self, by: Duration) {
@@ -63,7 +63,7 @@ mod tests {
         for time in [&mut deadline.until, &mut deadline.pauses.looked] {
             *time = time.checked_sub(2 * minute).expect("a time");
         }
-        assert!(deadline.left() > minute / 2);
+        assert!(deadline.remaining() > minute / 2);
         // Time in which it runs does.
         deadline.until = deadline.until.checked_sub(minute).expect("a time");
         assert!(deadline.is_over());

@@ -41,11 +41,11 @@ impl Group {
         }
         // mlx-rs does not show its own state, but what is drawn from it.
         let drawn = random::randint::<i32, i32>(0, i32::MAX, &[2], None)?;
-        let all = self.all_gather(&drawn, 0)?;
-        all.eval()?;
-        let all: Vec<[i32; 2]> = all.as_slice::<i32>().chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect();
-        if all.iter().any(|other| *other != all[0]) {
-            random::seed((all[0][0] as u64) << 31 | all[0][1] as u64)?;
+        let seeds = self.all_gather(&drawn, 0)?;
+        seeds.eval()?;
+        let seeds: Vec<[i32; 2]> = seeds.as_slice::<i32>().chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect();
+        if seeds.iter().any(|other| *other != seeds[0]) {
+            random::seed((seeds[0][0] as u64) << 31 | seeds[0][1] as u64)?;
         }
         Ok(())
     }

@@ -82,7 +82,7 @@ impl Sharded {
         let aval = whole.aval()?;
         let axis = counted(axis, &aval)?;
         if group.size() == 1 {
-            return Self::made(whole, axis as i32, group);
+            return Self::of_checked(whole, axis as i32, group);
         }
         // Says first why the whole cannot be cut, if so.
         shard(&whole, axis as i32, group.rank(), group.size())?;
@@ -97,7 +97,7 @@ impl Sharded {
             }
         })?;
         let part = shard(&entered, axis as i32, group.rank(), group.size())?;
-        Ok(Self { shared: of_part, ..Self::made(part, axis as i32, group)? })
+        Ok(Self { shared: of_part, ..Self::of_checked(part, axis as i32, group)? })
     }
 
     /// The array whose part on this rank is `part`: the parts of all ranks along `axis`, in the order of the ranks.
@@ -108,11 +108,11 @@ impl Sharded {
     pub fn of(part: impl Into<Value>, axis: i32, group: &Group) -> Result<Self> {
         let part = part.into();
         check_whole(&part)?;
-        Self::made(part, axis, group)
+        Self::of_checked(part, axis, group)
     }
 
     /// As [`of`](Self::of), of a part that is known to be whole in itself.
-    fn made(part: Value, axis: i32, group: &Group) -> Result<Self> {
+    fn of_checked(part: Value, axis: i32, group: &Group) -> Result<Self> {
         let mut aval = part.aval()?;
         let axis = counted(axis, &aval)?;
         aval.shape[axis] = aval.shape[axis].checked_mul(group.size() as i32).ok_or_else(|| {
@@ -132,18 +132,18 @@ impl Sharded {
     /// Which leaves of another part every rank has: the same as here where the structure is the same, and otherwise those
     /// that are the same arrays.
     fn shared_in(&self, part: &Value) -> Result<Vec<usize>> {
-        let ((own, def), (other, of_other)) =
+        let ((leaves, def), (other, of_other)) =
             (tree::flatten(&self.part, Open::Fully)?, tree::flatten(part, Open::Fully)?);
         if def == of_other {
             return Ok(self.shared.clone());
         }
         let id = |leaf: &Value| leaf.as_dense().map(array_id);
-        let shared: Vec<usize> = self.shared.iter().filter_map(|&number| own.get(number).and_then(id)).collect();
+        let shared: Vec<usize> = self.shared.iter().filter_map(|&number| leaves.get(number).and_then(id)).collect();
         Ok((0..other.len()).filter(|&number| id(&other[number]).is_some_and(|leaf| shared.contains(&leaf))).collect())
     }
 
     /// The part as it is computed with: what every rank has of it enters.
-    fn own(&self) -> Result<Value> {
+    fn entered_part(&self) -> Result<Value> {
         if self.shared.is_empty() {
             return Ok(self.part.clone());
         }
@@ -159,12 +159,12 @@ impl Sharded {
 
     /// The whole, of which plain code makes the part; `axis` is where that is split.
     fn mapped(&self, axis: usize, f: impl FnOnce(Array) -> Result<Array>) -> Result<Value> {
-        self.with(implicit(self.own()?, f)?, axis)
+        self.with(implicit(self.entered_part()?, f)?, axis)
     }
 
     /// The whole of another part.
     fn with(&self, part: Value, axis: usize) -> Result<Value> {
-        Ok(Self::made(part, axis as i32, &self.group)?.into())
+        Ok(Self::of_checked(part, axis as i32, &self.group)?.into())
     }
 
     /// As [`with`](Self::with), for each result of an op on parts.
@@ -177,7 +177,7 @@ impl Sharded {
         match value {
             Value::Dense(array) => Ok(own_part(array, axis, &self.group)?.into()),
             Value::Implicit(_) => match value.downcast::<Self>() {
-                Some(other) if other.group == self.group && other.axis == axis => other.own(),
+                Some(other) if other.group == self.group && other.axis == axis => other.entered_part(),
                 Some(_) => Err(Error::decline(format!("{value} is not split as {} is", self.aval))),
                 None => {
                     let entered = tree::map(value, Open::Fully, |leaf| match &leaf {
@@ -211,7 +211,7 @@ impl Sharded {
     fn matrix(&self) -> Result<Option<Value>> {
         let Some(repeated) = self.part.downcast::<Repeated>() else { return Ok(None) };
         let Some(axis) = self.axis.checked_sub(self.aval.shape.len() - 2) else { return Ok(None) };
-        let matrix = Self::made(repeated.inner().clone(), axis as i32, &self.group)?;
+        let matrix = Self::of_checked(repeated.inner().clone(), axis as i32, &self.group)?;
         Ok(Some(Self { shared: self.shared.clone(), ..matrix }.into()))
     }
 
@@ -234,7 +234,7 @@ impl Distributed for Sharded {
     fn with_held(&self, f: &mut dyn FnMut(&Value) -> Result<Option<Value>>) -> Result<Option<Value>> {
         let Some(part) = f(&self.part)? else { return Ok(None) };
         let shared = self.shared_in(&part)?;
-        Ok(Some(Self { shared, ..Self::made(part, self.axis as i32, &self.group)? }.into()))
+        Ok(Some(Self { shared, ..Self::of_checked(part, self.axis as i32, &self.group)? }.into()))
     }
 }
 
@@ -244,15 +244,15 @@ impl Materialize for Sharded {
             // It is gathered once, and not for each entry.
             return Ok(Repeated::new(matrix, &self.aval.shape[..self.aval.shape.len() - 2])?.into());
         }
-        let part = self.own()?.opened()?;
+        let part = self.entered_part()?.opened()?;
         let Value::Dense(part) = &part else { return self.with(part, self.axis) };
         Ok(self.group.all_gather(part, self.axis as i32)?.into())
     }
 
     fn check(&self) -> Result<()> {
         let axis = i32::try_from(self.axis).unwrap_or(i32::MAX);
-        let made = Self::of(&self.part, axis, &self.group)?;
-        if made.aval == self.aval {
+        let expected = Self::of(&self.part, axis, &self.group)?;
+        if expected.aval == self.aval {
             let leaves = tree::leaves(&self.part, Open::Fully)?;
             let is_float = |leaf: &Value| leaf.as_dense().is_some_and(|array| array.dtype().is_float());
             if let Some(number) = self.shared.iter().find(|&&number| !leaves.get(number).is_some_and(is_float)) {
@@ -264,7 +264,13 @@ impl Materialize for Sharded {
             return Ok(());
         }
         Err(Error::invalid(
-            format!("{} ranks with parts of {} make {}, not {}", self.group.size(), self.part, made.aval, self.aval),
+            format!(
+                "{} ranks with parts of {} make {}, not {}",
+                self.group.size(),
+                self.part,
+                expected.aval,
+                self.aval
+            ),
             "give the part of this rank",
         ))
     }
@@ -311,8 +317,8 @@ mod tests {
         // Of the base, `a` and `b`, whose rows are split, every rank has `a`.
         let split = Sharded { shared: vec![1], ..Sharded::of(&adapted, 0, &Group::alone())? };
         let shared = |part: Value| -> Result<Vec<usize>> {
-            let made = split.with_held(&mut |_| Ok(Some(part.clone())))?.expect("is given");
-            Ok(made.downcast::<Sharded>().expect("it stays split").shared.clone())
+            let result = split.with_held(&mut |_| Ok(Some(part.clone())))?.expect("is given");
+            Ok(result.downcast::<Sharded>().expect("it stays split").shared.clone())
         };
         assert_eq!(shared(adapted.clone())?, [1]);
         assert_eq!(shared(Lora::new(codes.clone(), a, b, 2.0)?.into())?, [3]);

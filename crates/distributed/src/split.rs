@@ -72,9 +72,9 @@ impl Group {
     ///
     /// As for [`split`](Self::split); a key is above 2147483647.
     pub fn split_with_key(&self, color: usize, key: usize) -> Result<Self> {
-        let own = count("color", color).and_then(|color| Ok([color, count("key", key)?]));
-        let Some(members) = self.members() else { return own.map(|_| self.clone()) };
-        let ranks = self.agreed(members, own)?;
+        let choice = count("color", color).and_then(|color| Ok([color, count("key", key)?]));
+        let Some(members) = self.members() else { return choice.map(|_| self.clone()) };
+        let ranks = self.agreed(members, choice)?;
         let color = ranks[self.rank()][0];
         let mut order: Vec<usize> = (0..ranks.len()).filter(|&rank| ranks[rank][0] == color).collect();
         order.sort_by_key(|&rank| ranks[rank][1]);

@@ -60,8 +60,8 @@ impl Watch {
         };
         let joined = if rank_info.rank == 0 {
             let listener = meet::listen(place).map_err(unknown)?;
-            let own = listener.local_addr().map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip());
-            join::host(&listener, own, rank_info, job, &mut deadline)
+            let address = listener.local_addr().map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip());
+            join::host(&listener, address, rank_info, job, &mut deadline)
         } else {
             join::come(&meet::resolve(place).map_err(unknown)?, rank_info, job, &mut deadline)
         };
@@ -81,8 +81,8 @@ impl Watch {
             let mut deadline = Deadline::after(limits.join);
             match listening {
                 Ok((announced, listener)) => {
-                    let own = announced.addresses().first().map_or(Ipv4Addr::LOCALHOST.into(), SocketAddr::ip);
-                    join::host(&listener, own, rank_info, announced.token, &mut deadline)
+                    let address = announced.addresses().first().map_or(Ipv4Addr::LOCALHOST.into(), SocketAddr::ip);
+                    join::host(&listener, address, rank_info, announced.token, &mut deadline)
                 }
                 Err(error) => Err(NotJoined { reason: error.to_string(), kind: Failing::System }),
             }
@@ -125,16 +125,16 @@ impl Watch {
                 let address = self.shared.address(rank);
                 return Some(Error::PeerLost { rank, address, during: None, reason: LEFT.to_owned() });
             }
-            let left = until.checked_duration_since(Instant::now())?;
-            state = self.shared.wait(state, left);
+            let remaining = until.checked_duration_since(Instant::now())?;
+            state = self.shared.wait(state, remaining);
         }
     }
 
     /// An error where a rank has said goodbye so long ago.
     pub(crate) fn check_nobody_left(&self, before: Duration) -> Result<()> {
         let state = self.shared.lock();
-        let left = state.left.iter().find(|(_, when)| when.elapsed() > before).map(|(&rank, _)| rank);
-        left.map_or(Ok(()), |rank| {
+        let gone = state.left.iter().find(|(_, when)| when.elapsed() > before).map(|(&rank, _)| rank);
+        gone.map_or(Ok(()), |rank| {
             let help = "see what that rank says about it, and start all ranks anew";
             Err(group_error(format!("rank {rank} has left the group before it began"), help))
         })
@@ -203,14 +203,14 @@ impl Watch {
                     "rank {rank} has left the group, and others are about to run collectives"
                 )));
             }
-            let left = deadline.left();
-            if left.is_zero() {
+            let remaining = deadline.remaining();
+            if remaining.is_zero() {
                 let waited = self.limits.wait.as_secs_f64();
                 return Err(disagree(format!(
                     "not every rank has said within {waited:.1} s which collectives it is about to run"
                 )));
             }
-            state = self.shared.wait(state, left.min(LOOK));
+            state = self.shared.wait(state, remaining.min(LOOK));
         }
     }
 }

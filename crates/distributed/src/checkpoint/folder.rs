@@ -138,9 +138,9 @@ impl Save {
 
     /// Removes the files of some of the saves that are of no more use, and tells whether none is left.
     fn clear(&self, is_meant: impl Fn((u64, usize)) -> bool) -> bool {
-        let Ok(found) = names(&self.folder) else { return false };
+        let Ok(listed) = names(&self.folder) else { return false };
         let mut is_clear = true;
-        for name in found {
+        for name in listed {
             let of = save_of(&name).filter(|of| self.garbage.contains(of) && of.0 != self.note.save && is_meant(*of));
             let path = self.folder.join(&name);
             if of.is_some() && fs::symlink_metadata(&path).is_ok_and(|file| file.is_file()) {

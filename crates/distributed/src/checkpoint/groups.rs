@@ -52,9 +52,9 @@ impl Groups {
             return None;
         }
         let digests = |group: &Parts| group.values().map(|held| held.1).collect::<Vec<_>>();
-        let mut all = groups.values().map(digests);
-        let first = all.next();
-        let alike = all.all(|other| Some(other) == first);
+        let mut by_group = groups.values().map(digests);
+        let first = by_group.next();
+        let alike = by_group.all(|other| Some(other) == first);
         let ranks: Vec<Vec<usize>> = groups.values().map(|group| group.values().map(|held| held.0).collect()).collect();
         Some(Self { holder: alike.then_some(number % ranks.len()), ranks })
     }
@@ -62,11 +62,11 @@ impl Groups {
     /// Whether each of so many ranks is in one group: a file may say anything.
     pub(super) fn is_possible(&self, size: usize) -> bool {
         let parts = self.parts();
-        let mut all = self.ranks.concat();
-        all.sort_unstable();
+        let mut ranks = self.ranks.concat();
+        ranks.sort_unstable();
         parts > 0
             && self.ranks.iter().all(|group| group.len() == parts)
-            && all.into_iter().eq(0..size)
+            && ranks.into_iter().eq(0..size)
             && self.holder.is_none_or(|holder| holder < self.ranks.len())
     }
 

@@ -14,7 +14,7 @@ pub(super) fn taken_apart(run: &Training, known: &[Leaf]) -> Result<(AllTaken, V
         let message = format!("a state is named {MOMENTS}, as the moments are");
         return Err(Error::invalid(message, "give it another name"));
     }
-    let (mut all, mut pieces) = (AllTaken::new(), Vec::new());
+    let (mut by_key, mut pieces) = (AllTaken::new(), Vec::new());
     let by_path = Named::new(known, |leaf| &leaf.path);
     for (path, moment) in &run.moments {
         let leaf = by_path.leaf_of(path);
@@ -26,9 +26,9 @@ pub(super) fn taken_apart(run: &Training, known: &[Leaf]) -> Result<(AllTaken, V
             let ranks = leaf.and_then(|(leaf, _)| leaf.ranks.clone());
             Piece { state, key: name, layout, shape, split: None, ranks, of_leaf: leaf.is_some(), array }
         }));
-        all.insert(key, taken);
+        by_key.insert(key, taken);
     }
-    Ok((all, pieces))
+    Ok((by_key, pieces))
 }
 
 #[cfg(test)]

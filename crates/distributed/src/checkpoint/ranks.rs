@@ -21,12 +21,12 @@ fn joined(halves: &[u32]) -> u64 {
 
 /// Whether all ranks went on: a rank that failed keeps its own error, and the others have one that names it. The outer error
 /// says that this is not known: the others may go on.
-pub(super) fn told<T>(group: &Group, own: Result<T>, what: &str) -> Result<Result<T>> {
-    let said = said(group, &[u32::from(own.is_err())]);
-    let Ok(own) = own else { return Ok(own) };
+pub(super) fn told<T>(group: &Group, result: Result<T>, what: &str) -> Result<Result<T>> {
+    let said = said(group, &[u32::from(result.is_err())]);
+    let Ok(result) = result else { return Ok(result) };
     let failed = numbers(&said?, |said| said[0] != 0);
     if failed.is_empty() {
-        return Ok(Ok(own));
+        return Ok(Ok(result));
     }
     Ok(Err(Error::Group {
         message: format!("{} could not {what}", named(&failed)),
@@ -47,8 +47,8 @@ pub(super) fn first_says(group: &Group, own: Option<(u64, u64)>) -> Result<(u64,
 
 /// Checks that all ranks save the same, by fingerprints of it.
 pub(super) fn agree(group: &Group, fingerprints: &[(Alike, u64)]) -> Result<()> {
-    let own: Vec<u32> = fingerprints.iter().flat_map(|&(_, fingerprint)| halves(fingerprint)).collect();
-    let said = said(group, &own)?;
+    let words: Vec<u32> = fingerprints.iter().flat_map(|&(_, fingerprint)| halves(fingerprint)).collect();
+    let said = said(group, &words)?;
     for (at, &(what, _)) in fingerprints.iter().enumerate() {
         let of = |said: &[u32]| joined(&said[2 * at..2 * at + 2]);
         let others = numbers(&said, |other| of(other) != of(&said[0]));
@@ -103,9 +103,9 @@ pub(super) fn alike(group: &Group, digests: &[u64]) -> Result<Vec<bool>> {
     if group.size() == 1 || digests.is_empty() {
         return Ok(vec![true; digests.len()]);
     }
-    let own: Vec<u32> = digests.iter().flat_map(|&digest| halves(digest)).collect();
-    let own = Array::from_slice(&own, &[digests.len() as i32, 2]);
-    let (most, least) = (group.all_max(&own)?, group.all_min(&own)?);
+    let words: Vec<u32> = digests.iter().flat_map(|&digest| halves(digest)).collect();
+    let words = Array::from_slice(&words, &[digests.len() as i32, 2]);
+    let (most, least) = (group.all_max(&words)?, group.all_min(&words)?);
     let alike = most.eq(&least)?.all_axis(1, false)?;
     alike.eval()?;
     Ok(alike.as_slice::<bool>().to_vec())
@@ -118,12 +118,12 @@ pub(super) fn groups(group: &Group, pieces: &[Piece], digests: &[u64]) -> Result
     if split.is_empty() {
         return Ok(Vec::new());
     }
-    let own = split.iter().flat_map(|&(_, ranks, digest)| {
+    let words = split.iter().flat_map(|&(_, ranks, digest)| {
         let Held { first, part, digest } = Held::new(ranks, group.rank(), digest);
         let [high, low] = halves(digest);
         [first as u32, part as u32, high, low]
     });
-    let said = said(group, &own.collect::<Vec<_>>())?;
+    let said = said(group, &words.collect::<Vec<_>>())?;
     let groups = split.iter().enumerate().map(|(at, (piece, ranks, _))| {
         let held = said.iter().map(|said| {
             let said = &said[4 * at..4 * at + 4];

@@ -83,8 +83,8 @@ impl Saved {
     fn leaf(&self, leaf: &Leaf, place: Place) -> Result<Array> {
         let wrong = |reason: String| self.tensors.wrong(Some(&leaf.key), reason, SAME_MODEL);
         let entry = self.entry(leaf).ok_or_else(|| wrong("the leaf was not saved".to_owned()))?;
-        let own = leaf.ranks.as_deref();
-        if entry.groups.as_ref().is_some_and(|groups| groups.is_foreign(own)) {
+        let ranks = leaf.ranks.as_deref();
+        if entry.groups.as_ref().is_some_and(|groups| groups.is_foreign(ranks)) {
             tracing::warn!(
                 target: "tacit",
                 "{} was another in each group of ranks; every group has that of the first one now",
@@ -231,11 +231,11 @@ impl Saved {
     /// What a rank has of an array in a layout of its own, with a leaf where it is one or was kept of one.
     fn part(&self, tensor: &str, entry: &Entry, layout: Layout, leaf: Option<&Leaf>, place: Place) -> Result<Array> {
         let Entry { layout: saved, ref shape, .. } = *entry;
-        let (holders, own) = (self.holders(entry, leaf), leaf.map_or(place, |leaf| leaf.place(place)));
+        let (holders, in_leaf) = (self.holders(entry, leaf), leaf.map_or(place, |leaf| leaf.place(place)));
         let of_part = saved.shape(shape, holders.len());
         let get = |&rank: &usize| self.get(rank, tensor, &of_part);
-        let number = if saved == Layout::Whole { 0 } else { own.rank };
-        let is_there = layout == saved && (saved == Layout::Whole || own.size == holders.len());
+        let number = if saved == Layout::Whole { 0 } else { in_leaf.rank };
+        let is_there = layout == saved && (saved == Layout::Whole || in_leaf.size == holders.len());
         if let Some(rank) = holders.get(number).filter(|_| is_there) {
             return get(rank);
         }
@@ -244,22 +244,22 @@ impl Saved {
         }
         let parts = holders.iter().map(get).collect::<Result<Vec<_>>>()?;
         let dtype = parts.first().map_or(mlx_rs::Dtype::Float32, Array::dtype);
-        layout.part(&saved.whole(&parts, &Aval::new(shape, dtype))?, own)
+        layout.part(&saved.whole(&parts, &Aval::new(shape, dtype))?, in_leaf)
     }
 
     /// The ranks whose files have an array, in the order of its parts.
     fn holders(&self, entry: &Entry, leaf: Option<&Leaf>) -> Vec<usize> {
-        let own = leaf.and_then(|leaf| leaf.ranks.as_deref());
-        let all = || (0..self.index.size).collect();
+        let ranks = leaf.and_then(|leaf| leaf.ranks.as_deref());
+        let every_rank = || (0..self.index.size).collect();
         match (&entry.groups, entry.layout) {
             (_, Layout::Whole) => vec![entry.holder],
-            (Some(groups), _) => groups.holders(own).to_vec(),
+            (Some(groups), _) => groups.holders(ranks).to_vec(),
             (None, Layout::Own) => {
                 // What was kept of a part, and was another on each rank, is that of the rank that had the part.
                 let groups = leaf.and_then(|leaf| self.entry(leaf)?.groups.as_ref());
-                groups.map_or_else(all, |groups| groups.nearest(own).to_vec())
+                groups.map_or_else(every_rank, |groups| groups.nearest(ranks).to_vec())
             }
-            (None, _) => all(),
+            (None, _) => every_rank(),
         }
     }
 

@@ -47,11 +47,11 @@ impl Taken {
 
 /// The implicit arrays of a model, wherever one may be split: by the paths that they have without a split.
 pub(super) fn of_model<M: ModuleParameters>(model: &Model<M>) -> Result<AllTaken> {
-    let mut all = AllTaken::new();
+    let mut taken = AllTaken::new();
     for (path, value) in model.values()? {
-        list(&path, &value, &mut all)?;
+        list(&path, &value, &mut taken)?;
     }
-    Ok(all)
+    Ok(taken)
 }
 
 fn list(key: &str, value: &Value, all: &mut AllTaken) -> Result<()> {

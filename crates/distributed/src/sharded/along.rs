@@ -29,7 +29,7 @@ fn along_another(op: &Primitive, x: &Sharded) -> Result<Vec<Value>> {
     if axis == x.axis as i64 {
         return Err(Error::decline("it runs along the axis that is split"));
     }
-    x.with_all(op.apply(&[&x.own()?])?, x.axis)
+    x.with_all(op.apply(&[&x.entered_part()?])?, x.axis)
 }
 
 /// The softmax of each row; of rows that are split, by their maxima and sums over the ranks.
@@ -55,7 +55,7 @@ pub(crate) fn sharded_log_sum_exp(_op: &LogSumExp, x: &Sharded, results: &[Aval]
         return x.mapped(x.axis, |part| Ok(part.logsumexp_axis(-1, keep)?));
     }
     let shape = &results[0].shape;
-    implicit(x.own()?, |part| {
+    implicit(x.entered_part()?, |part| {
         in_accumulator_dtype(&part, |part| {
             let most = largest(x, part)?;
             // A row of nothing but -inf, or with an infinity, is measured from 0: the sum is then 0, or infinite.
@@ -83,7 +83,7 @@ fn exponentials(x: &Sharded, part: &Array, from: &Array) -> Result<(Array, Array
 pub(crate) fn sharded_arg_reduce(op: &ArgReduce, x: &Sharded, results: &[Aval]) -> Result<Value> {
     let axis = op.axis;
     let least = op.reduce_type == "argmin";
-    let found = |array: &Array| -> Result<Array> {
+    let arg_reduce = |array: &Array| -> Result<Array> {
         Ok(if least {
             ops::indexing::argmin_axis(array, axis, true)?
         } else {
@@ -94,10 +94,10 @@ pub(crate) fn sharded_arg_reduce(op: &ArgReduce, x: &Sharded, results: &[Aval]) 
         let mut shape = results[0].shape.clone();
         let at = if shape.len() == x.aval.shape.len() || x.axis < axis as usize { x.axis } else { x.axis - 1 };
         shape[at] /= x.group.size() as i32;
-        return x.mapped(at, |part| Ok(found(&part)?.reshape(&shape)?));
+        return x.mapped(at, |part| Ok(arg_reduce(&part)?.reshape(&shape)?));
     }
     let shape = &results[0].shape;
-    implicit(x.own()?, |part| {
+    implicit(x.entered_part()?, |part| {
         // A place has no gradient, and an index that had one could not be taken.
         let mut part = mlx_rs::stop_gradient(&part)?;
         if x.group.rank() > 0 && part.dtype().is_float() {
@@ -105,10 +105,10 @@ pub(crate) fn sharded_arg_reduce(op: &ArgReduce, x: &Sharded, results: &[Aval]) 
             let worst = if least { f32::INFINITY } else { f32::NEG_INFINITY };
             part = ops::select(part.is_nan()?, Array::from_f32(worst).as_dtype(part.dtype())?, &part)?;
         }
-        let own = found(&part)?;
-        let extremes = x.group.all_gather(&part.take_along_axis(&own, axis)?, axis)?;
-        let offset = Array::from_int(x.group.rank() as i32 * part.dim(axis)).as_dtype(own.dtype())?;
-        let places = x.group.all_gather(&own.add(offset)?, axis)?;
-        Ok::<_, Error>(places.take_along_axis(found(&extremes)?, axis)?.reshape(shape)?)
+        let indices = arg_reduce(&part)?;
+        let extremes = x.group.all_gather(&part.take_along_axis(&indices, axis)?, axis)?;
+        let offset = Array::from_int(x.group.rank() as i32 * part.dim(axis)).as_dtype(indices.dtype())?;
+        let places = x.group.all_gather(&indices.add(offset)?, axis)?;
+        Ok::<_, Error>(places.take_along_axis(arg_reduce(&extremes)?, axis)?.reshape(shape)?)
     })
 }

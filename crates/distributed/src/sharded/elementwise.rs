@@ -66,8 +66,8 @@ fn on_parts(op: &Primitive, x: &Sharded, before: &[&Value], behind: &[&Value]) -
             },
         }
     };
-    let own = Value::from(x.clone());
-    let parts = [before, &[&own], behind].concat().into_iter().map(part).collect::<Result<Vec<_>>>()?;
+    let value = Value::from(x.clone());
+    let parts = [before, &[&value], behind].concat().into_iter().map(part).collect::<Result<Vec<_>>>()?;
     x.with_all(op.apply(&parts.iter().collect::<Vec<_>>())?, x.axis)
 }
 
@@ -91,39 +91,39 @@ pub(crate) fn sharded_reduction(op: &Reduction, x: &Sharded) -> Result<Value> {
     if !axes.contains(&(x.axis as i32)) {
         return x.mapped(x.axis, |part| Ok(reduce(&part)?));
     }
-    implicit(x.own()?, |part| match op.name() {
+    implicit(x.entered_part()?, |part| match op.name() {
         Sum::NAME => x.group.all_sum(&reduce(&part)?),
         Or::NAME => x.group.all_max(&reduce(&part)?),
         And::NAME => x.group.all_min(&reduce(&part)?),
         Max::NAME | Min::NAME => {
-            let found = reduce(&mlx_rs::stop_gradient(&part)?)?;
-            let found = if op.name() == Max::NAME { x.group.all_max(&found) } else { x.group.all_min(&found) }?;
-            shared_by_ties(x, &part, &found, &axes)
+            let extreme = reduce(&mlx_rs::stop_gradient(&part)?)?;
+            let extreme = if op.name() == Max::NAME { x.group.all_max(&extreme) } else { x.group.all_min(&extreme) }?;
+            shared_by_ties(x, &part, &extreme, &axes)
         }
         _ => Err(Error::decline("ranks share no products of their elements")),
     })
 }
 
 /// The extreme, with the gradient that MLX has for it: all elements that have it, on all ranks, share it.
-fn shared_by_ties(x: &Sharded, part: &Array, found: &Array, axes: &[i32]) -> Result<Array> {
+fn shared_by_ties(x: &Sharded, part: &Array, extreme: &Array, axes: &[i32]) -> Result<Array> {
     if !part.dtype().is_inexact() {
-        return Ok(found.clone());
+        return Ok(extreme.clone());
     }
-    let at = part.eq(found)?;
+    let at = part.eq(extreme)?;
     let ties = x.group.all_sum(&at.as_dtype(Dtype::Float32)?.sum_axes(axes, true)?)?;
     // Zero, but for its gradient. The difference of an infinity and itself would be no number; what has an infinity added is
     // the same infinity.
     let zero = Array::from_int(0).as_dtype(part.dtype())?;
-    let own = part.subtract(mlx_rs::stop_gradient(part)?)?;
-    let own = if part.dtype().is_complex() {
+    let difference = part.subtract(mlx_rs::stop_gradient(part)?)?;
+    let difference = if part.dtype().is_complex() {
         // Its other part may be finite, and would be added to itself: there is no gradient there.
-        ops::select(own.eq(&own)?, &own, &zero)?
+        ops::select(difference.eq(&difference)?, &difference, &zero)?
     } else {
-        ops::select(part.is_finite()?, own, part)?
+        ops::select(part.is_finite()?, difference, part)?
     };
-    let own = ops::select(at, own, &zero)?;
-    let own = own.sum_axes(axes, true)?.divide(x.group.enter(&ties)?.as_dtype(part.dtype())?)?;
+    let difference = ops::select(at, difference, &zero)?;
+    let difference = difference.sum_axes(axes, true)?.divide(x.group.enter(&ties)?.as_dtype(part.dtype())?)?;
     // A negative zero that has a zero added is a positive one, and stays what it is where a zero is subtracted.
-    let less = zero.subtract(x.group.all_sum(&own)?)?;
-    Ok(found.subtract(less)?)
+    let less = zero.subtract(x.group.all_sum(&difference)?)?;
+    Ok(extreme.subtract(less)?)
 }

@@ -19,16 +19,18 @@ pub(crate) fn sharded_gather_mm(_op: &GatherMM, x: &Array, w: &Sharded, left: &A
     }
     if w.axis == 2 {
         let x = w.group.enter(x)?;
-        let part = implicit((x, w.own()?), |(x, part)| ops::gather_mm(x, part, left, right, None))?;
+        let part = implicit((x, w.entered_part()?), |(x, part)| ops::gather_mm(x, part, left, right, None))?;
         let axis = part.aval()?.shape.len() - 1;
         return w.with(part, axis);
     }
     if w.axis == 1 {
         let x = w.operand(&x.into(), x.ndim() - 1)?;
-        return implicit((x, w.own()?), |(x, part)| w.group.all_sum(&ops::gather_mm(x, part, left, right, None)?));
+        return implicit((x, w.entered_part()?), |(x, part)| {
+            w.group.all_sum(&ops::gather_mm(x, part, left, right, None)?)
+        });
     }
     let x = w.group.enter(x)?;
-    implicit((x, w.own()?), |(x, part)| {
+    implicit((x, w.entered_part()?), |(x, part)| {
         let (chosen, there) = own_rows(w, right)?;
         let chosen = chosen.as_dtype(mlx_rs::Dtype::Uint32)?;
         let product = ops::gather_mm(x, part, left, &chosen, None)?;

@@ -23,7 +23,7 @@ pub(crate) fn sharded_attention(op: &ScaledDotProductAttention, q: &Sharded, res
         (Some(sinks), _) => Some(q.entered(sinks)?.into()),
     };
     let (k, v) = (q.operand(k, q.axis)?, q.operand(v, q.axis)?);
-    let part = implicit((q.own()?, k, v, mask, sinks), |(q, k, v, mask, sinks)| {
+    let part = implicit((q.entered_part()?, k, v, mask, sinks), |(q, k, v, mask, sinks)| {
         let mask = match &mask {
             Some(mask) => Some(ScaledDotProductAttentionMask::Array(mask)),
             None => op.do_causal.then_some(ScaledDotProductAttentionMask::Causal),
@@ -54,12 +54,12 @@ pub(crate) fn sharded_rope(op: &RoPE, x: &Sharded, rest: &[&Value]) -> Result<Va
         return Err(Error::decline("it is the inverse rotation"));
     }
     let dense = |value: &&Value| value.as_dense().cloned().ok_or_else(|| Error::decline("an operand is not dense"));
-    let mut rest = rest.iter().map(dense);
-    let offset = rest.next().ok_or_else(|| Error::decline("there is no offset"))??;
+    let mut inputs = rest.iter().map(dense);
+    let offset = inputs.next().ok_or_else(|| Error::decline("there is no offset"))??;
     if offset.ndim() > 0 && x.axis == 0 {
         return Err(Error::decline("each row of the batch has an offset of its own"));
     }
-    let freqs: Option<Array> = rest.next().transpose()?;
+    let freqs: Option<Array> = inputs.next().transpose()?;
     x.mapped(x.axis, |part| {
         let base = freqs.is_none().then_some(op.base);
         Ok(fast::rope_dynamic(part, op.dims, op.traditional, base, op.scale, &offset, freqs.as_ref())?)
@@ -80,8 +80,8 @@ pub(crate) fn sharded_layer_norm(op: &LayerNorm, x: &Sharded, weight: &Value, bi
     whole_rows(x)?;
     let (weight, bias) = (x.entered(weight)?, x.entered(bias)?);
     x.mapped(x.axis, |part| {
-        let given = |array| if Array::ndim(array) == 0 { None } else { Some(array) };
-        Ok(fast::layer_norm(part, given(&weight), given(&bias), op.eps)?)
+        let unless_scalar = |array| if Array::ndim(array) == 0 { None } else { Some(array) };
+        Ok(fast::layer_norm(part, unless_scalar(&weight), unless_scalar(&bias), op.eps)?)
     })
 }
 

@@ -20,9 +20,9 @@ pub(crate) fn sharded_gather(op: &Gather, table: &Sharded, rows: &Array) -> Resu
             implicit(taken, |taken| kept(&taken, rows.ndim()))
         });
     }
-    implicit(table.own()?, |part| {
-        let (own, there) = own_rows(table, rows)?;
-        let taken = part.take_axis(own, 0)?;
+    implicit(table.entered_part()?, |part| {
+        let (local, there) = own_rows(table, rows)?;
+        let taken = part.take_axis(local, 0)?;
         let mut shape = rows.shape().to_vec();
         shape.resize(taken.ndim(), 1);
         let zero = sum_identity(taken.dtype())?;
@@ -38,11 +38,11 @@ fn kept(taken: &Array, at: usize) -> Result<Array> {
 /// The rows of the own part, where they are in it, and whether they are.
 pub(super) fn own_rows(table: &Sharded, rows: &Array) -> Result<(Array, Array)> {
     let extent = table.aval.shape[table.axis];
-    let own = extent / table.group.size() as i32;
-    let first = table.group.rank() as i32 * own;
+    let rows_of_each = extent / table.group.size() as i32;
+    let first = table.group.rank() as i32 * rows_of_each;
     let rows = rows.as_dtype(mlx_rs::Dtype::Int32)?.subtract(Array::from_int(first))?;
-    let there = rows.ge(Array::from_int(0))?.logical_and(rows.lt(Array::from_int(own))?)?;
-    Ok((ops::clip(&rows, (&Array::from_int(0), &Array::from_int(own - 1)))?, there))
+    let there = rows.ge(Array::from_int(0))?.logical_and(rows.lt(Array::from_int(rows_of_each))?)?;
+    Ok((ops::clip(&rows, (&Array::from_int(0), &Array::from_int(rows_of_each - 1)))?, there))
 }
 
 /// Elements along an axis, such as the logits of the targets: along the axis that is split, each rank gives those that it
@@ -51,13 +51,13 @@ pub(super) fn own_rows(table: &Sharded, rows: &Array) -> Result<(Array, Array)> 
 pub(crate) fn sharded_gather_axis(op: &GatherAxis, x: &Sharded, places: &Value) -> Result<Value> {
     if op.axis as usize != x.axis {
         let places = x.places(places, x.aval.shape[op.axis as usize])?;
-        let part = implicit((x.own()?, places), |(part, places)| part.take_along_axis(places, op.axis))?;
+        let part = implicit((x.entered_part()?, places), |(part, places)| part.take_along_axis(places, op.axis))?;
         return x.with(part, x.axis);
     }
     let places = places.as_dense().ok_or_else(|| Error::decline("the places are not dense"))?;
-    implicit(x.own()?, |part| {
-        let (own, there) = own_rows(x, places)?;
-        let taken = part.take_along_axis(own, op.axis)?;
+    implicit(x.entered_part()?, |part| {
+        let (local, there) = own_rows(x, places)?;
+        let taken = part.take_along_axis(local, op.axis)?;
         let zero = sum_identity(taken.dtype())?;
         x.group.all_sum(&ops::select(there, taken, zero)?)
     })

@@ -28,9 +28,9 @@ pub(crate) fn sharded_reshape(op: &Reshaping, x: &Sharded, results: &[Aval]) -> 
     let mut shape = results[0].shape.clone();
     let parts = x.group.size() as i32;
     let split = |found: i32| found % parts == 0 && found > 0;
-    let (own, extent) = (&x.aval.shape, x.aval.shape[x.axis]);
-    let kept = reshaped_axis(own, x.axis, &shape, |found| found == extent);
-    let axis = kept.or_else(|| reshaped_axis(own, x.axis, &shape, split)).ok_or_else(|| {
+    let (from, extent) = (&x.aval.shape, x.aval.shape[x.axis]);
+    let same_extent = reshaped_axis(from, x.axis, &shape, |found| found == extent);
+    let axis = same_extent.or_else(|| reshaped_axis(from, x.axis, &shape, split)).ok_or_else(|| {
         Error::decline(format!("the parts of {} do not lie one after the other in {}", x.aval, results[0]))
     })?;
     shape[axis] /= parts;
@@ -58,11 +58,11 @@ pub(crate) fn sharded_broadcast(op: &Broadcast, x: &Sharded, shapes: &[&Value]) 
         }
     };
     let others: Option<Vec<Array>> = shapes.iter().map(said).collect();
-    let (Value::Dense(own), Some(others)) = (&x.part, others) else {
+    let (Value::Dense(part), Some(others)) = (&x.part, others) else {
         // Written down, it would be that of one call.
         return Err(Error::decline("the other operands say how often"));
     };
-    x.with(ops::broadcast_arrays(&[from_ref(own), &others[..]].concat())?.swap_remove(0).into(), axis)
+    x.with(ops::broadcast_arrays(&[from_ref(part), &others[..]].concat())?.swap_remove(0).into(), axis)
 }
 
 /// The part of a matrix for each entry of the other side of a product: MLX repeats it in a function without shapes.
@@ -78,7 +78,7 @@ pub(crate) fn sharded_broadcast_axes(
         return Err(Error::decline("it is no matrix that is repeated whole"));
     }
     let part = Repeated::new(x.part.clone(), &shape[..shape.len() - 2])?;
-    let whole = Sharded::made(part.into(), (shape.len() - x.behind()) as i32, &x.group)?;
+    let whole = Sharded::of_checked(part.into(), (shape.len() - x.behind()) as i32, &x.group)?;
     Ok(Sharded { shared: x.shared.clone(), ..whole }.into())
 }
 
@@ -241,7 +241,7 @@ pub(crate) fn sharded_split(op: &Split, x: &Sharded) -> Result<Vec<Value>> {
     if op.axis as usize == x.axis {
         return Err(Error::decline("the pieces lie across the parts"));
     }
-    let pieces = implicit(x.own()?, |part| part.split_at_indices(&op.indices, op.axis))?;
+    let pieces = implicit(x.entered_part()?, |part| part.split_at_indices(&op.indices, op.axis))?;
     x.with_all(pieces, x.axis)
 }
 

@@ -38,8 +38,8 @@ pub(crate) fn own_part(array: &Array, axis: usize, group: &Group) -> Result<Arra
     if source.ndim() < behind || source.shape()[source.ndim() - behind] == 1 {
         return Ok(ops::broadcast_to(&group.enter(&source)?, &shape)?);
     }
-    let own = rank * shape[axis]..(rank + 1) * shape[axis];
-    cut(&group.enter(array)?.into(), axis as i32, own)?.dense()
+    let range = rank * shape[axis]..(rank + 1) * shape[axis];
+    cut(&group.enter(array)?.into(), axis as i32, range)?.dense()
 }
 
 /// As [`own_part`], beside another part of a whole of this shape: what is broadcast is broadcast to that part, of whichever extents
@@ -82,8 +82,8 @@ pub(super) fn shared_leaves(whole: &Value, axis: usize, group: &Group) -> Result
     let numbers = leaves.iter().enumerate().filter_map(|(number, leaf)| Some((array_id(leaf.as_dense()?), number)));
     let numbers: BTreeMap<usize, usize> = numbers.collect();
     let size = group.size();
-    let own = whole.aval()?.shape[axis] / size as i32;
-    let part = |rank: i32| tree::flatten(&cut(&marked, axis as i32, rank * own..(rank + 1) * own)?, Open::Fully);
+    let extent = whole.aval()?.shape[axis] / size as i32;
+    let part = |rank: i32| tree::flatten(&cut(&marked, axis as i32, rank * extent..(rank + 1) * extent)?, Open::Fully);
     let parts = (0..size as i32).map(part).collect::<Result<Vec<_>>>()?;
     let mut places: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
     for (rank, (leaves, _)) in parts.iter().enumerate() {

@@ -67,21 +67,21 @@ fn left_split(a: &Sharded, b: &Value) -> Result<Value> {
         // Each rank has a part of what is summed over.
         1 => match a.gathered_beside(b)? {
             Some(whole) => product(whole, b.clone()),
-            None => summed(a, a.own()?, a.operand(b, b.aval()?.shape.len() - 2)?),
+            None => summed(a, a.entered_part()?, a.operand(b, b.aval()?.shape.len() - 2)?),
         },
-        2 => a.with(product(a.own()?, a.entered_or_split(b)?)?, a.axis),
-        _ => a.with(product(a.own()?, a.operand(b, a.axis)?)?, a.axis),
+        2 => a.with(product(a.entered_part()?, a.entered_or_split(b)?)?, a.axis),
+        _ => a.with(product(a.entered_part()?, a.operand(b, a.axis)?)?, a.axis),
     }
 }
 
 fn right_split(a: &Value, b: &Sharded) -> Result<Value> {
     match b.behind() {
-        1 => b.with(product(b.entered_or_split(a)?, b.own()?)?, b.axis),
+        1 => b.with(product(b.entered_or_split(a)?, b.entered_part()?)?, b.axis),
         2 => match b.gathered_beside(a)? {
             Some(whole) => product(a.clone(), whole),
-            None => summed(b, b.operand(a, a.aval()?.shape.len() - 1)?, b.own()?),
+            None => summed(b, b.operand(a, a.aval()?.shape.len() - 1)?, b.entered_part()?),
         },
-        _ => b.with(product(b.operand(a, b.axis)?, b.own()?)?, b.axis),
+        _ => b.with(product(b.operand(a, b.axis)?, b.entered_part()?)?, b.axis),
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) struct Joined {
 /// Rank 0: waits for the others. `token` is the job's number, 0 where it has none.
 pub(super) fn host(
     listener: &TcpListener,
-    own: IpAddr,
+    address: IpAddr,
     rank_info: RankInfo,
     token: u64,
     deadline: &mut Deadline,
@@ -57,9 +57,9 @@ pub(super) fn host(
         let links = &mut hall.links;
         let missing: Vec<usize> = (1..rank_info.size).filter(|rank| !links.contains_key(rank)).collect();
         if missing.is_empty() {
-            let own = place(own, std::process::id());
+            let here = place(address, std::process::id());
             let others = links.values().map(|link| place(link.address.ip(), link.process));
-            let addresses: Vec<String> = std::iter::once(own).chain(others).collect();
+            let addresses: Vec<String> = std::iter::once(here).chain(others).collect();
             let begin = Frame::Begin { addresses: addresses.clone() };
             for link in links.values_mut() {
                 link.send(&begin);
@@ -187,8 +187,8 @@ pub(super) fn come(
     let mut last = None;
     while !deadline.is_over() {
         for address in addresses {
-            let left = deadline.left().clamp(LOOK, pauses::LOOK);
-            match TcpStream::connect_timeout(address, left) {
+            let timeout = deadline.remaining().clamp(LOOK, pauses::LOOK);
+            match TcpStream::connect_timeout(address, timeout) {
                 // A port of the system's choice may be connected to itself.
                 Ok(stream) if stream.local_addr().ok() == stream.peer_addr().ok() => {}
                 Ok(stream) => match greet(stream, rank_info, token, deadline, &mut missing) {
@@ -201,7 +201,7 @@ pub(super) fn come(
                 Err(error) => last = Some(format!("{address}: {error}")),
             }
         }
-        thread::sleep(Duration::from_millis(50).min(deadline.left()));
+        thread::sleep(Duration::from_millis(50).min(deadline.remaining()));
     }
     let mut reason = not_come(&missing, begun.elapsed());
     if let Some(last) = last.filter(|_| missing == [0]) {

@@ -266,11 +266,11 @@ impl Rounds {
         if !state.left.is_empty() {
             let Some(doing) = state.doing() else { return };
             let needed = state.left.iter().filter(|(rank, _)| doing.extent.needs(**rank));
-            let left = needed.min_by_key(|(_, when)| **when).map(|(&rank, &when)| (rank, when));
+            let gone = needed.min_by_key(|(_, when)| **when).map(|(&rank, &when)| (rank, when));
             drop(state);
             // What was begun before that may still end.
             let since = |when: Instant| when.elapsed().min(Duration::from_millis(doing.age));
-            if let Some((rank, _)) = left.filter(|(_, when)| since(*when) > self.limits.silence) {
+            if let Some((rank, _)) = gone.filter(|(_, when)| since(*when) > self.limits.silence) {
                 self.lose(rank, LEFT.to_owned());
             }
             return;

@@ -22,9 +22,9 @@ impl Saved {
             }
             return Ok((key.to_owned(), self.moment_of(moment, None, place.rank)?));
         };
-        let (path, own) = (format!("{}{slot}", leaf.path), leaf.place(place));
-        if parts.is_none_or(|parts| parts == own.size) && self.lies_alike(leaf, place) {
-            return Ok((path, self.moment_of(moment, Some(leaf), own.rank)?));
+        let (path, in_leaf) = (format!("{}{slot}", leaf.path), leaf.place(place));
+        if parts.is_none_or(|parts| parts == in_leaf.size) && self.lies_alike(leaf, place) {
+            return Ok((path, self.moment_of(moment, Some(leaf), in_leaf.rank)?));
         }
         let otherwise = || {
             let reason = format!("it was kept of {} as that lay on {} ranks", leaf.key, self.index.size);
@@ -49,7 +49,7 @@ impl Saved {
         let _allow = Policy::Allow.scope();
         let floats = parts.iter().map(Value::dense).collect::<Result<Vec<_>>>()?;
         let whole = layout.whole(&floats, &Aval::new(shape, parts[0].aval()?.dtype))?;
-        let part = leaf.layout.part(&whole, own)?;
+        let part = leaf.layout.part(&whole, in_leaf)?;
         let quantized = match format::of_value(&parts[0]) {
             Some(text) => format::parse(&text)?.quantize(&part).ok(),
             None => None,

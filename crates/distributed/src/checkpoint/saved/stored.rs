@@ -21,9 +21,9 @@ impl Saved {
         }
         let Some(key) = self.stored_array(leaf) else { return Ok(None) };
         let otherwise = |error: Error| self.split_otherwise(leaf, entry, Some(&error));
-        let (whole, own) = (self.whole(key, leaf, place).map_err(otherwise)?, leaf.place(place));
+        let (whole, in_leaf) = (self.whole(key, leaf, place).map_err(otherwise)?, leaf.place(place));
         let value = match &leaf.split {
-            Some(split) => shard(&whole, split.axis as i32, own.rank, own.size).map_err(otherwise)?,
+            Some(split) => shard(&whole, split.axis as i32, in_leaf.rank, in_leaf.size).map_err(otherwise)?,
             None => whole,
         };
         let wrong = |reason: String| self.tensors.wrong(Some(&leaf.key), reason, SAME_MODEL);
@@ -34,7 +34,7 @@ impl Saved {
             return Err(wrong(format!("the leaf has the shape {found:?} there, and that of the model {own:?}")));
         }
         let layout = if leaf.split.is_some() { Layout::Whole } else { leaf.layout };
-        let part = layout.part(&array, own)?;
+        let part = layout.part(&array, in_leaf)?;
         // Until then it holds the parts of all ranks.
         part.eval()?;
         Ok(Some(part))
