@@ -64,7 +64,7 @@ impl Attention {
             width.map(|width| Norm::new(width, config)).transpose()
         };
         let apart = |heads: i32| (!fused).then(|| linear(hidden_size, heads * head_dim, bias.qkv)).transpose();
-        let all = || linear(hidden_size, (heads + 2 * kv_heads) * head_dim, bias.qkv);
+        let joined = || linear(hidden_size, (heads + 2 * kv_heads) * head_dim, bias.qkv);
         Ok(Self {
             kind,
             heads,
@@ -76,7 +76,7 @@ impl Attention {
             q_proj: apart(if output_gate { 2 * heads } else { heads })?,
             k_proj: apart(kv_heads)?,
             v_proj: apart(kv_heads)?,
-            qkv_proj: fused.then(all).transpose()?,
+            qkv_proj: fused.then(joined).transpose()?,
             o_proj: linear(heads * head_dim, hidden_size, bias.output)?,
             q_norm: norm(heads)?,
             k_norm: norm(kv_heads)?,

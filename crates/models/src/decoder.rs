@@ -95,8 +95,8 @@ impl Layer {
     /// What the layer makes of tokens, of which attention has the mask.
     fn forward(&mut self, x: &Array, shared: &Shared<'_>, mask: Option<&Array>, cache: &mut Cache) -> Result<Array> {
         let dtype = self.post_attention_layernorm.weight.dtype();
-        let given = |norm: Option<&Norm>, x: &Array| norm.map_or_else(|| narrowed(x, dtype), |norm| norm.forward(x));
-        let before = given(self.input_layernorm.as_ref(), x)?;
+        let normed = |norm: Option<&Norm>, x: &Array| norm.map_or_else(|| narrowed(x, dtype), |norm| norm.forward(x));
+        let before = normed(self.input_layernorm.as_ref(), x)?;
         let attended = match (&mut self.self_attn, &mut self.linear_attn, cache, mask) {
             (Some(attention), _, Cache::Kv(cache), Some(mask)) => attention.forward(&before, shared, mask, cache)?,
             (_, Some(net), Cache::Arrays(cache), _) => net.forward(&before, cache)?,
@@ -118,7 +118,7 @@ impl Layer {
         };
         let x = plus(x, &attended, after_attention)?;
         let mut feed_forward = [&mut self.mlp, &mut self.block_sparse_moe].into_iter().flatten();
-        let inner = feed_forward.try_fold(given(before, &x)?, |x, own| own.forward(&x))?;
+        let inner = feed_forward.try_fold(normed(before, &x)?, |x, mlp| mlp.forward(&x))?;
         Ok(plus(&x, &inner, after)?)
     }
 }
@@ -170,7 +170,7 @@ impl Decoder {
         Ok(Self {
             model: Body {
                 embed_tokens: nn::Embedding::new(vocab_size, hidden_size)?,
-                layers: config.layers.iter().map(|own| Layer::new(config, own)).collect::<Result<_, _>>()?,
+                layers: config.layers.iter().map(|layer| Layer::new(config, layer)).collect::<Result<_, _>>()?,
                 norm: Norm::new(hidden_size, config)?,
             },
             lm_head: if config.tied == Some(true) { None } else { Some(head()?) },
@@ -256,17 +256,17 @@ pub(crate) fn layer_alone(
     dtype: Dtype,
 ) -> impl Fn((Array, BTreeMap<String, Array>)) -> Result<Array> {
     move |(x, parameters)| {
-        let own = &config.layers[number];
-        let mut layer = unfilled(&config, own)?;
+        let layer_config = &config.layers[number];
+        let mut layer = unfilled(&config, layer_config)?;
         for (path, slot) in layer.parameters_mut().flatten() {
-            let given = parameters.get(&*path).cloned();
-            *slot = given.ok_or_else(|| {
+            let value = parameters.get(&*path).cloned();
+            *slot = value.ok_or_else(|| {
                 let help = "give the configuration that the model was made of";
                 Error::invalid(format!("layer {number} has no {path}"), help)
             })?;
         }
         // Codes of half floats would have no gradient.
-        let mut cache = cache(&config, own, x.dim(0), dtype)?.stored(None, None)?;
+        let mut cache = cache(&config, layer_config, x.dim(0), dtype)?.stored(None, None)?;
         cache.reserve(x.dim(1))?;
         let attended = if let Cache::Kv(cache) = &cache { Some(cache) } else { None };
         let mask = KvCache::masks(attended, x.dim(1))?.pop();

@@ -99,7 +99,7 @@ impl DeltaNet {
         let columns = |x: &Array| x.reshape(&[batch, tokens, key_heads, shared, -1])?.transpose_axes(&[0, 2, 3, 4, 1]);
         let rate = ops::exp(&self.A_log.as_dtype(Dtype::Float32)?)?;
         let times = nn::softplus(ba[1].reshape(&[batch, tokens, value_heads])?.add(&self.dt_bias)?)?;
-        let all = Tokens {
+        let steps = Tokens {
             queries: rows(unit(&parts[0], width * width)?)?,
             keys: rows(unit(&parts[1], width)?)?,
             values: columns(&parts[2])?,
@@ -107,10 +107,10 @@ impl DeltaNet {
             correction: columns(&ops::sigmoid(&ba[0])?)?,
             mask: mask.map(|mask| mask.reshape(&[batch, 1, 1, 1, tokens])).transpose()?,
         };
-        let own = [batch, value_heads, value_dim, key_dim];
-        let state = held(cache, 1, &own, Dtype::Float32)?;
-        let (read, state) = all.recall(state.reshape(&[batch, key_heads, shared, value_dim, key_dim])?, tokens)?;
-        cache.set(1, state.reshape(&own)?)?;
+        let state_shape = [batch, value_heads, value_dim, key_dim];
+        let state = slot_or_zeros(cache, 1, &state_shape, Dtype::Float32)?;
+        let (read, state) = steps.recall(state.reshape(&[batch, key_heads, shared, value_dim, key_dim])?, tokens)?;
+        cache.set(1, state.reshape(&state_shape)?)?;
         cache.advance(tokens)?;
 
         let read = read.reshape(&[batch, tokens, value_heads, value_dim])?.as_dtype(x.dtype())?;
@@ -122,7 +122,7 @@ impl DeltaNet {
     /// Each channel of `inputs: [batch, tokens, channels]` with those of the tokens before it, of which the last stay in the cache.
     fn convolve(&mut self, inputs: &Array, cache: &mut ArraysCache) -> Result<Array> {
         let (batch, tokens, kept) = (inputs.dim(0), inputs.dim(1), self.sizes.kernel - 1);
-        let before = held(cache, 0, &[batch, kept, self.sizes.channels()], inputs.dtype())?;
+        let before = slot_or_zeros(cache, 0, &[batch, kept, self.sizes.channels()], inputs.dtype())?;
         let window = ops::concatenate(&[&before, inputs], 1)?;
         let last = match cache.lengths() {
             None => window.try_index((.., tokens.., ..))?,
@@ -145,7 +145,7 @@ impl Tokens {
         let queries = self.queries.split_equal(tokens, 3)?;
         let keys = self.keys.split_equal(tokens, 3)?;
         let [values, decay, correction] =
-            [&self.values, &self.decay, &self.correction].map(|all| all.split_equal(tokens, -1));
+            [&self.values, &self.decay, &self.correction].map(|array| array.split_equal(tokens, -1));
         let (values, decay, correction) = (values?, decay?, correction?);
         let mask = self.mask.as_ref().map(|mask| mask.split_equal(tokens, -1)).transpose()?;
         let mut read = Vec::with_capacity(keys.len());
@@ -165,7 +165,7 @@ impl Tokens {
 }
 
 /// What a slot holds, or zeros where nothing does yet.
-fn held(cache: &ArraysCache, slot: usize, shape: &[i32], dtype: Dtype) -> Result<Array> {
+fn slot_or_zeros(cache: &ArraysCache, slot: usize, shape: &[i32], dtype: Dtype) -> Result<Array> {
     match cache.get(slot)? {
         None => Ok(ops::zeros_dtype(shape, dtype)?),
         Some(array) if array.shape() == shape => Ok(array.clone()),

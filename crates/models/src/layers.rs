@@ -163,8 +163,8 @@ fn kind(keys: &Keys, family: &Family, head_dim: i32, slides: bool, rotated: bool
     let (key, usual) = local.map_or(("rope_theta", family.theta), |local| ("rope_local_base_freq", local));
     let theta = keys.positive_number(key)?.unwrap_or(usual);
     let scaling = if local.is_some() { None } else { keys.section("rope_scaling")? };
-    let own = of_type.or(parameters).or(scaling);
-    Ok(Kind { window, rope: Some(Rope::new(own.as_ref(), keys, head_dim, theta, family.rotated)?) })
+    let rope_keys = of_type.or(parameters).or(scaling);
+    Ok(Kind { window, rope: Some(Rope::new(rope_keys.as_ref(), keys, head_dim, theta, family.rotated)?) })
 }
 
 fn delta_net(keys: &Keys) -> Result<DeltaNetConfig> {

@@ -19,6 +19,6 @@ pub(crate) fn apart_or_fused<const N: usize>(
 ) -> Result<Vec<Array>, Exception> {
     match fused {
         Some(fused) => fused.forward(x)?.split_at_indices(ends, -1),
-        None => apart.into_iter().flatten().map(|own| own.forward(x)).collect(),
+        None => apart.into_iter().flatten().map(|layer| layer.forward(x)).collect(),
     }
 }

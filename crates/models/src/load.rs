@@ -113,9 +113,9 @@ pub(crate) const HEAD: &str = "lm_head.weight";
 pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
 
 /// Checks that there are tensors of the last layer before any layer is built.
-fn check_layers(file: &Path, config: &Config, given: &Parameters) -> Result<()> {
+fn check_layers(file: &Path, config: &Config, parameters: &Parameters) -> Result<()> {
     let layer = |path: &String| path.strip_prefix("model.layers.")?.split_once('.')?.0.parse::<usize>().ok();
-    let found = given.keys().filter_map(layer).max().map_or(0, |last| last.saturating_add(1));
+    let found = parameters.keys().filter_map(layer).max().map_or(0, |last| last.saturating_add(1));
     if config.layers.len() > found {
         let reason = format!("it is {}, and there are tensors of {found} layers", config.layers.len());
         let help = "fetch the configuration and the tensors again, together";
@@ -188,7 +188,7 @@ pub fn quantize(model: Model<Decoder>, formats: &Formats) -> Result<Model<Decode
 ///
 /// As for [`mlx_adapter::read`] and [`peft::read`].
 pub fn adapt(model: &mut Model<Decoder>, folder: &Path) -> Result<()> {
-    let own = model.values()?;
+    let values = model.values()?;
     let [of_mlx, config] = mlx_adapter::files(folder);
     let config = Json::open_if_there(config)?.ok_or_else(|| {
         let help = "name the folder of an adapter, as PEFT, mlx-lm or `tacit train` writes it in the end";
@@ -196,9 +196,9 @@ pub fn adapt(model: &mut Model<Decoder>, folder: &Path) -> Result<()> {
     })?;
     let is_peft = config.get("peft_type").is_some();
     let adapted = if !is_peft && current_if_there(&of_mlx)?.is_some_and(|file| file.is_file()) {
-        mlx_adapter::read(folder, &own)?
+        mlx_adapter::read(folder, &values)?
     } else {
-        peft::read(folder, &own)?
+        peft::read(folder, &values)?
     };
     model.assign(adapted, Missing::Refuse)
 }

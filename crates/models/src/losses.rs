@@ -41,8 +41,8 @@ use crate::load::{EMBEDDING, HEAD};
 /// The tokens are no integers of two axes, or fewer than two in a row. Where a token is not in the vocabulary, the eval of the
 /// losses is an error.
 pub fn token_losses(config: &Config, model: &mut Model<Decoder>, tokens: &Array) -> Result<Array> {
-    let (given, targets) = apart(tokens)?;
-    let x = hidden(config, model, &given)?;
+    let (inputs, targets) = apart(tokens)?;
+    let x = hidden(config, model, &inputs)?;
     losses(config, model, x, &targets)
 }
 
@@ -71,10 +71,10 @@ pub(crate) fn head(config: &Config, model: &Model<Decoder>) -> Result<Value> {
 ///
 /// As for [`token_losses`].
 pub fn checkpointed_token_losses(config: &Config, model: &mut Model<Decoder>, tokens: &Array) -> Result<Array> {
-    let (given, targets) = apart(tokens)?;
+    let (inputs, targets) = apart(tokens)?;
     let dtype = model.get(EMBEDDING)?.aval()?.dtype;
     let shared = Rc::new(config.clone());
-    let mut x = model.run(|decoder| decoder.embedded(&given))?;
+    let mut x = model.run(|decoder| decoder.embedded(&inputs))?;
     let layers = recomputed_layers(config, model)?;
     for alike in layers.chunk_by(|one, next| one.format == next.format) {
         let run = |x: Array| {

@@ -115,15 +115,15 @@ pub fn perplexity(
     for (done, window) in tokens.chunks_exact(length).enumerate() {
         let mut window = window.to_vec();
         window[0] = first.unwrap_or(window[0]);
-        let given = Array::from_slice(&window[..length - 1], &[1, length as i32 - 1]);
-        let x = layers.call(model, given)?.dense()?.squeeze_axes(&[0])?;
+        let inputs = Array::from_slice(&window[..length - 1], &[1, length as i32 - 1]);
+        let x = layers.call(model, inputs)?.dense()?.squeeze_axes(&[0])?;
         // Of what does not count no logits are made.
         for start in (uncounted..length - 1).step_by(rows) {
             let end = (start + rows).min(length - 1);
             let targets = Array::from_slice(&window[start + 1..=end], &[(end - start) as i32]);
             let x = x.try_index(start as i32..end as i32)?;
-            let found = losses.call((x, targets, &head))?.dense()?;
-            for (at, &loss) in (start..).zip(found.try_as_slice::<f32>()?) {
+            let values = losses.call((x, targets, &head))?.dense()?;
+            for (at, &loss) in (start..).zip(values.try_as_slice::<f32>()?) {
                 if !loss.is_finite() {
                     let message = format!("the loss of token {} in window {} is {loss}", at + 1, done + 1);
                     let help = "check the weights: some are not finite, or too large for their dtype";

@@ -58,27 +58,33 @@ impl Rope {
     /// # Errors
     ///
     /// The variant is not one of those above, or lacks a key; or a number of them gives no frequencies.
-    pub(crate) fn new(own: Option<&Keys>, all: &Keys, head_dim: i32, theta: f64, usual: Option<f64>) -> Result<Self> {
+    pub(crate) fn new(
+        section: Option<&Keys>,
+        config: &Keys,
+        head_dim: i32,
+        theta: f64,
+        usual: Option<f64>,
+    ) -> Result<Self> {
         const PART: &str = "partial_rotary_factor";
-        let of_own = |key: &str| own.map_or(Ok(None), |own| own.positive_number(key));
-        let theta = of_own("rope_theta")?.unwrap_or(theta);
-        let (said_by, part) = match (own, of_own(PART)?) {
-            (Some(own), Some(part)) => (own, Some(part)),
-            _ => (all, all.positive_number(PART)?),
+        let in_section = |key: &str| section.map_or(Ok(None), |section| section.positive_number(key));
+        let theta = in_section("rope_theta")?.unwrap_or(theta);
+        let (said_by, part) = match (section, in_section(PART)?) {
+            (Some(section), Some(part)) => (section, Some(part)),
+            _ => (config, config.positive_number(PART)?),
         };
         let dims = part.or(usual).map_or(head_dim, |part| (f64::from(head_dim) * part).round() as i32);
         if dims < 2 || dims % 2 != 0 || dims > head_dim {
             let reason = format!("{dims} of the {head_dim} numbers of a head are rotated, and pairs of them should be");
             // Without the factor all are rotated: it is their number that is wrong.
-            let head = if all.has("head_dim") { "head_dim" } else { "hidden_size" };
+            let head = if config.has("head_dim") { "head_dim" } else { "hidden_size" };
             let key = if part.is_some() { PART } else { head };
             return Err(said_by.wrong(key, reason, "fetch the configuration again"));
         }
-        let interleaved = all.flag("rope_traditional")?.unwrap_or(false);
+        let interleaved = config.flag("rope_traditional")?.unwrap_or(false);
         let plain = Self { dims, interleaved, theta: theta as f32, variant: Variant::Plain };
-        let Some(own) = own else { return Ok(plain) };
-        let name = own.text("rope_type")?.map_or_else(|| own.text("type"), |name| Ok(Some(name)))?;
-        let needed = |key: &str| Ok::<_, tacit_core::Error>(own.needed(key)? as f32);
+        let Some(section) = section else { return Ok(plain) };
+        let name = section.text("rope_type")?.map_or_else(|| section.text("type"), |name| Ok(Some(name)))?;
+        let needed = |key: &str| Ok::<_, tacit_core::Error>(section.needed(key)? as f32);
         let variant = match name.unwrap_or("default") {
             "default" => Variant::Plain,
             "linear" => Variant::Linear { factor: needed("factor")? },
@@ -86,19 +92,19 @@ impl Rope {
                 let (low, high) = (needed("low_freq_factor")?, needed("high_freq_factor")?);
                 if low >= high {
                     let reason = format!("it is {high}, and low_freq_factor is {low}");
-                    return Err(own.wrong("high_freq_factor", reason, "fetch the configuration again"));
+                    return Err(section.wrong("high_freq_factor", reason, "fetch the configuration again"));
                 }
                 let original = needed("original_max_position_embeddings")?;
                 Variant::Llama3 { factor: needed("factor")?, low, high, original }
             }
-            "yarn" => yarn(own, all, dims, theta)?,
+            "yarn" => yarn(section, config, dims, theta)?,
             // The first files of Phi-3 have the other name.
-            "longrope" | "su" => factors(own, dims)?,
+            "longrope" | "su" => factors(section, dims)?,
             other => {
                 let help = "there are default, linear, llama3, yarn and longrope: take a model of one of these, or remove the \
                             entry if its context is not longer than that of the first training";
                 let why = if other == "dynamic" { ": its frequencies change with the length" } else { "" };
-                return Err(own.wrong("rope_type", format!("{other} is not read{why}"), help));
+                return Err(section.wrong("rope_type", format!("{other} is not read{why}"), help));
             }
         };
         Ok(Self { variant, ..plain })
@@ -121,14 +127,14 @@ impl Rope {
                 let turns = ops::divide(number(original / (2.0 * PI)), &plain)?;
                 let smooth = turns.subtract(number(low))?.divide(number(high - low))?;
                 let smooth = ops::clip(smooth, (number(0.0), number(1.0)))?;
-                let kept = smooth.add(ops::subtract(number(1.0), &smooth)?.divide(number(factor))?)?;
-                Some(plain.divide(kept)?)
+                let factors = smooth.add(ops::subtract(number(1.0), &smooth)?.divide(number(factor))?)?;
+                Some(plain.divide(factors)?)
             }
             Variant::Yarn { factor, first, last, .. } => {
                 let ramp = ops::arange::<_, f32>(0, dims / 2, None)?.subtract(number(first))?;
                 let stretched = ops::clip(ramp.divide(number(last - first))?, (number(0.0), number(1.0)))?;
-                let kept = ops::subtract(number(1.0), &stretched)?;
-                Some(plain()?.divide(kept.add(stretched.divide(number(factor))?)?)?)
+                let unstretched = ops::subtract(number(1.0), &stretched)?;
+                Some(plain()?.divide(unstretched.add(stretched.divide(number(factor))?)?)?)
             }
         })
     }
@@ -154,38 +160,38 @@ impl Rope {
 }
 
 /// What each frequency is divided by, if that is the same for texts of any length, and the gain.
-fn factors(own: &Keys, dims: i32) -> Result<Variant> {
+fn factors(section: &Keys, dims: i32) -> Result<Variant> {
     const KEY: &str = "long_factor";
-    let factors = own.positive_numbers(KEY)?;
+    let factors = section.positive_numbers(KEY)?;
     if factors.len() != dims as usize / 2 {
         let reason = format!("it has {} numbers, and {dims} of a head are rotated in pairs", factors.len());
-        return Err(own.wrong(KEY, reason, "convert the model again"));
+        return Err(section.wrong(KEY, reason, "convert the model again"));
     }
-    let gain = own.positive_number("attention_factor")?;
-    let (true, Some(gain)) = (own.positive_numbers("short_factor")? == factors, gain) else {
+    let gain = section.positive_number("attention_factor")?;
+    let (true, Some(gain)) = (section.positive_numbers("short_factor")? == factors, gain) else {
         let reason = "long texts have other frequencies than short ones, or there is no attention_factor";
-        return Err(own.wrong(KEY, reason, "take a model whose frequencies do not change with the length"));
+        return Err(section.wrong(KEY, reason, "take a model whose frequencies do not change with the length"));
     };
     Ok(Variant::Factors { factors: factors.into(), gain: gain as f32 })
 }
 
 /// The dimensions between which the frequencies change, and the gain.
-fn yarn(own: &Keys, all: &Keys, dims: i32, theta: f64) -> Result<Variant> {
-    let factor = own.needed("factor")?;
-    let original = match own.positive_number("original_max_position_embeddings")? {
+fn yarn(section: &Keys, config: &Keys, dims: i32, theta: f64) -> Result<Variant> {
+    let factor = section.needed("factor")?;
+    let original = match section.positive_number("original_max_position_embeddings")? {
         Some(original) => original,
-        None => all.needed("max_position_embeddings")?,
+        None => config.needed("max_position_embeddings")?,
     };
     // The dimension whose wave turns so often in the original context.
     let turning = |times: f64| f64::from(dims) * (original / (times * std::f64::consts::TAU)).ln() / (2.0 * theta.ln());
     if theta <= 1.0 {
         let reason = format!("it is {theta}, of which no wave is longer than another");
-        let said_by = if own.positive_number("rope_theta")?.is_some() { own } else { all };
+        let said_by = if section.positive_number("rope_theta")?.is_some() { section } else { config };
         return Err(said_by.wrong("rope_theta", reason, "fetch the configuration again"));
     }
     let bound =
-        |key: &str, default: f64| Ok::<_, tacit_core::Error>(turning(own.positive_number(key)?.unwrap_or(default)));
-    let whole = own.flag("truncate")?.unwrap_or(true);
+        |key: &str, default: f64| Ok::<_, tacit_core::Error>(turning(section.positive_number(key)?.unwrap_or(default)));
+    let whole = section.flag("truncate")?.unwrap_or(true);
     let (first, last) = (bound("beta_fast", 32.0)?, bound("beta_slow", 1.0)?);
     let (first, last) = if whole { (first.floor(), last.ceil()) } else { (first, last) };
     let first = first.max(0.0);
@@ -193,15 +199,15 @@ fn yarn(own: &Keys, all: &Keys, dims: i32, theta: f64) -> Result<Variant> {
     let last = last.min(f64::from(dims - 1)).max(first + 1e-3);
     let of_scale = |scale: f64| if factor > 1.0 { 0.1 * scale * factor.ln() + 1.0 } else { 1.0 };
     // One of the two alone says nothing, and neither does a zero.
-    let scale = |key: &str| Ok::<_, tacit_core::Error>(own.number(key)?.filter(|scale| scale.abs() > 0.0));
-    let gain = match (own.positive_number("attention_factor")?, scale("mscale")?, scale("mscale_all_dim")?) {
+    let scale = |key: &str| Ok::<_, tacit_core::Error>(section.number(key)?.filter(|scale| scale.abs() > 0.0));
+    let gain = match (section.positive_number("attention_factor")?, scale("mscale")?, scale("mscale_all_dim")?) {
         (Some(gain), ..) => gain,
         (None, Some(scale), Some(of_all)) => of_scale(scale) / of_scale(of_all),
         _ => of_scale(1.0),
     };
     if !(gain as f32).is_finite() {
         let reason = format!("queries and keys are multiplied by {gain}");
-        return Err(own.wrong("mscale_all_dim", reason, "fetch the configuration again"));
+        return Err(section.wrong("mscale_all_dim", reason, "fetch the configuration again"));
     }
     Ok(Variant::Yarn { factor: factor as f32, first: first as f32, last: last as f32, gain: gain as f32 })
 }

@@ -314,8 +314,8 @@ mod tests {
         for learned in [vec![true], vec![true; 4]] {
             let expected = format!("sample 1 has 3 tokens, and says of {} whether they are learned", learned.len());
             let samples = [sample(5..7, 1), Sample { tokens: vec![1, 2, 3], learned }];
-            for made in [Rows::packed(&samples, 4, 0), Rows::apart(&samples, 4)] {
-                let error = made.expect_err("the marks are not those of the tokens");
+            for rows in [Rows::packed(&samples, 4, 0), Rows::apart(&samples, 4)] {
+                let error = rows.expect_err("the marks are not those of the tokens");
                 assert!(error.to_string().starts_with(&expected), "{error}");
             }
         }
