@@ -188,8 +188,8 @@ impl Linear for Dora {
         let x = dense_operand(x)?;
         let x = if x.dtype().is_float() { &x.as_dtype(accumulator_dtype(self.aval.dtype))? } else { x };
         let (factors, sum) = (self.factors()?, self.direction(self.key.clone()));
-        let each = |x: &Array| sum.product_widely(product, &x.into())?.dense();
-        Ok(product.of_multiplied(x, &factors, self.transposed, each)?.into())
+        let multiply = |x: &Array| sum.product_widely(product, &x.into())?.dense();
+        Ok(product.of_multiplied(x, &factors, self.transposed, multiply)?.into())
     }
 
     fn gain(&self) -> Gain {

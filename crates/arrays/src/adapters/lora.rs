@@ -105,9 +105,9 @@ impl Lora {
         let number = |number: f32| Array::from_f32(number).as_dtype(dtype);
         let mut a = self.a.as_dtype(dtype)?;
         if let Some(key) = &self.key {
-            let kept = 1.0 - f32::from_bits(self.dropout);
-            let mask = random::bernoulli(&Array::from_f32(kept), &[self.a.dim(1)][..], key)?;
-            a = a.multiply(mask.as_dtype(dtype)?.multiply(number(kept.recip())?)?)?;
+            let keep = 1.0 - f32::from_bits(self.dropout);
+            let mask = random::bernoulli(&Array::from_f32(keep), &[self.a.dim(1)][..], key)?;
+            a = a.multiply(mask.as_dtype(dtype)?.multiply(number(keep.recip())?)?)?;
         }
         let (scale, b) = (number(self.scale())?, self.b.as_dtype(dtype)?);
         let (left, right) = if self.transposed { (a.t(), b.t()) } else { (b, a) };
@@ -131,8 +131,8 @@ impl Materialize for Lora {
             check_float(what, aval)?;
         }
         let [aval, a_aval, b_aval] = avals;
-        let own = stored_shape(&aval, self.transposed)?;
-        let fits = match (own.as_slice(), self.a.shape(), self.b.shape()) {
+        let shape = stored_shape(&aval, self.transposed)?;
+        let fits = match (shape.as_slice(), self.a.shape(), self.b.shape()) {
             (&[out, inputs], &[rank, a_inputs], &[b_out, b_rank]) => (out, inputs, rank) == (b_out, a_inputs, b_rank),
             _ => false,
         };
@@ -190,8 +190,8 @@ impl Linear for Lora {
         };
         let factors = self.factors(accumulator)?;
         implicit((x, &self.base), |(x, base)| {
-            let own = product.apply(&x, &base)?.as_dtype(accumulator)?;
-            Ok::<_, Error>(own.add(product.of_factors(&x, &factors)?)?)
+            let of_base = product.apply(&x, &base)?.as_dtype(accumulator)?;
+            Ok::<_, Error>(of_base.add(product.of_factors(&x, &factors)?)?)
         })
     }
 

@@ -173,9 +173,9 @@ impl Differentiable for Widened {
         let of_wide = |stack: Vec<Array>| -> Result<Vec<Array>> {
             Ok(vec![stack[0].as_dtype(self.dtype)?.take_axis(indices, 0)?])
         };
-        let mut found = gradients(&primals[..1], cotangents, &of_wide)?;
-        found.push(ops::zeros_like(indices)?);
-        Ok(found)
+        let mut results = gradients(&primals[..1], cotangents, &of_wide)?;
+        results.push(ops::zeros_like(indices)?);
+        Ok(results)
     }
 }
 
@@ -195,9 +195,9 @@ impl Materialize for LoraSet {
         for (what, aval) in [("the base", &base), ("a", &a), ("b", &b)] {
             check_float(what, aval)?;
         }
-        let own = stored_shape(&base, self.transposed)?;
+        let shape = stored_shape(&base, self.transposed)?;
         let count = self.scales.len() as i32;
-        let fits = match (own.as_slice(), a.shape.as_slice(), b.shape.as_slice()) {
+        let fits = match (shape.as_slice(), a.shape.as_slice(), b.shape.as_slice()) {
             (&[out, inputs], &[a_count, rank, a_inputs], &[b_count, b_out, b_rank]) => {
                 [a_count, b_count, rank, a_inputs, b_out] == [count, count, b_rank, inputs, out]
             }
@@ -244,8 +244,8 @@ impl Linear for LoraSet {
         let x = dense_operand(x)?;
         let changed = self.change(product, x)?;
         implicit((factors::in_room_of(&self.base, x)?, &self.base), |(x, base)| {
-            let own = product.apply(&x, &base)?.as_dtype(changed.dtype())?;
-            Ok::<_, Error>(own.add(&changed)?)
+            let of_base = product.apply(&x, &base)?.as_dtype(changed.dtype())?;
+            Ok::<_, Error>(of_base.add(&changed)?)
         })
     }
 

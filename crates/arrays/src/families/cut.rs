@@ -171,9 +171,9 @@ pub fn shard(value: &Value, axis: i32, index: usize, count: usize) -> Result<Val
         cut(value, axis, (index * length) as i32..((index + 1) * length) as i32)
     };
     // Where one part fails all do, so that no process goes on alone.
-    let all = |count: usize| (0..count).map(|other| part(other, count)).collect::<Result<Vec<_>>>();
+    let parts_of = |count: usize| (0..count).map(|other| part(other, count)).collect::<Result<Vec<_>>>();
     let result = if extent.is_multiple_of(count) && extent > 0 {
-        all(count).and_then(|mut parts| apart(&parts.swap_remove(index), value))
+        parts_of(count).and_then(|mut parts| apart(&parts.swap_remove(index), value))
     } else {
         Err(Error::invalid(
             format!("{value} is not divided into {count} equal parts along axis {axis}"),
@@ -181,7 +181,7 @@ pub fn shard(value: &Value, axis: i32, index: usize, count: usize) -> Result<Val
         ))
     };
     result.map_err(|error| {
-        let fits = |count: usize| count > 1 && all(count).is_ok();
+        let fits = |count: usize| count > 1 && parts_of(count).is_ok();
         let fitting: Vec<usize> = divisors(extent).into_iter().filter(|&count| fits(count)).take(8).collect();
         let Some((last, others)) = fitting.split_last() else { return error };
         let others: Vec<String> = others.iter().map(ToString::to_string).collect();

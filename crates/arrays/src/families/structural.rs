@@ -74,8 +74,8 @@ fn beside(array: &Value, others: &[&Value], ignored: &[i32], result: &Aval) -> R
         Value::Implicit(other) => {
             let mut shape = other.aval()?.shape;
             for &axis in ignored {
-                if let Some(own) = shape.iter_mut().nth_back((-1 - axis) as usize) {
-                    *own = 1;
+                if let Some(extent) = shape.iter_mut().nth_back((-1 - axis) as usize) {
+                    *extent = 1;
                 }
             }
             Ok(ops::broadcast_to(Array::from_f32(0.0), &shape)?)

@@ -29,8 +29,8 @@ use crate::views::rotated::Rotated;
 ///
 /// let x = Array::from_slice(&[127.0f32, 0.25, 0.25, 0.25], &[1, 4]);
 /// let mean = (0..400).try_fold(0.0, |sum, seed| {
-///     let made = quantize_by_key("int8", &x, &random::key(seed)?)?.dense()?;
-///     Ok::<_, tacit_core::Error>(sum + made.as_slice::<f32>()[1] / 400.0)
+///     let drawn = quantize_by_key("int8", &x, &random::key(seed)?)?.dense()?;
+///     Ok::<_, tacit_core::Error>(sum + drawn.as_slice::<f32>()[1] / 400.0)
 /// })?;
 /// assert!((mean - 0.25).abs() < 0.1);
 /// # Ok(())

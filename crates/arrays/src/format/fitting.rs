@@ -31,9 +31,9 @@ impl<F: Format> PackedArray<F> {
             return Self::quantize_as(x, &format, reaching.encoding);
         }
         // What checks the format and `x`; its codes are not computed unless they are used.
-        let own = Self::quantize(x, format.clone())?;
+        let unfitted = Self::quantize(x, format.clone())?;
         if fit == Fit::Absmax {
-            return Ok(own);
+            return Ok(unfitted);
         }
         let x_stored = if format.by_columns() { x.t() } else { x.clone() };
         let on = format.on(x_stored.shape());
@@ -41,8 +41,8 @@ impl<F: Format> PackedArray<F> {
         if !scheme.is_scaled() {
             return Err(fit::unfit(&format.to_string(), fit));
         }
-        let fitting = Fitting::new(&x_stored, &scheme, block, own.global_scale())?;
-        let scales = fitting.fitted(&fitting.own()?, fit)?;
+        let fitting = Fitting::new(&x_stored, &scheme, block, unfitted.global_scale())?;
+        let scales = fitting.fitted(&fitting.chosen_by_format()?, fit)?;
         Self::from_parts(fitting.parts(&scales, x.size())?, format, Aval::from(x))
     }
 }
@@ -106,7 +106,7 @@ impl Fitting {
     }
 
     /// The scales that the format itself chooses, as floats.
-    fn own(&self) -> Result<FloatScales> {
+    fn chosen_by_format(&self) -> Result<FloatScales> {
         let numbers = if let Some(Nested::Integers { .. }) = self.nested {
             let ranges = super_blocks::ranges(&self.x, &Scheme { nested: self.nested, ..self.scheme }, 0)?;
             let flat = ranges.iter().map(|numbers| numbers.reshape(&[-1]));
@@ -139,20 +139,20 @@ impl Fitting {
         }
     }
 
-    fn fitted(&self, own: &FloatScales, fit: Fit) -> Result<FloatScales> {
+    fn fitted(&self, start: &FloatScales, fit: Fit) -> Result<FloatScales> {
         match fit {
-            Fit::Absmax | Fit::Reach => Ok(own.clone()),
-            Fit::Search { steps } => self.searched(own, steps),
-            Fit::HalfQuadratic { rounds } => self.half_quadratic(own, rounds),
+            Fit::Absmax | Fit::Reach => Ok(start.clone()),
+            Fit::Search { steps } => self.searched(start, steps),
+            Fit::HalfQuadratic { rounds } => self.half_quadratic(start, rounds),
         }
     }
 
-    fn searched(&self, own: &FloatScales, steps: u32) -> Result<FloatScales> {
-        let error = self.measured(own, None)?.error;
-        let mut best = Best { scales: own.clone(), error };
+    fn searched(&self, start: &FloatScales, steps: u32) -> Result<FloatScales> {
+        let error = self.measured(start, None)?.error;
+        let mut best = Best { scales: start.clone(), error };
         for multiple in multiples(&self.scheme, steps) {
             let times = |numbers: &Array| numbers.multiply(Array::from_f32(multiple));
-            let scales = self.stored(&times(&own.scales)?, own.biases.as_ref().map(times).transpose()?.as_ref())?;
+            let scales = self.stored(&times(&start.scales)?, start.biases.as_ref().map(times).transpose()?.as_ref())?;
             let error = self.measured(&scales, None)?.error;
             best = best.or(&Best { scales, error })?;
         }
@@ -165,26 +165,26 @@ impl Fitting {
         Ok(best.scales)
     }
 
-    fn half_quadratic(&self, own: &FloatScales, rounds: u32) -> Result<FloatScales> {
-        let squares = self.measured(own, None)?.error;
+    fn half_quadratic(&self, start: &FloatScales, rounds: u32) -> Result<FloatScales> {
+        let squares = self.measured(start, None)?.error;
         // Of a whole block, so that a last one that is short has a smaller unit.
         let unit = squares.divide(Array::from_f32(self.block.min(self.x.size()) as f32))?.sqrt()?;
         let unit = ops::maximum(unit.power(Array::from_f32(2.0 - POWER))?, Array::from_f32(f32::MIN_POSITIVE))?;
-        let mut now = own.clone();
+        let mut now = start.clone();
         let mut best: Option<Best> = None;
         let mut beta = BETA;
         for _ in 0..=rounds {
             let weights = unit.divide(Array::from_f32(beta))?;
             let sums = self.measured(&now, Some((POWER, &weights)))?;
             let next = self.followed(&now, &sums)?;
-            let found = Best { scales: now, error: sums.error };
+            let candidate = Best { scales: now, error: sums.error };
             best = Some(match best {
-                Some(best) => best.or(&found)?,
-                None => found,
+                Some(best) => best.or(&candidate)?,
+                None => candidate,
             });
             (now, beta) = (next, beta * KAPPA);
         }
-        Ok(best.map_or_else(|| own.clone(), |best| best.scales))
+        Ok(best.map_or_else(|| start.clone(), |best| best.scales))
     }
 
     /// Scales as they will be stored, but for those that are quantized themselves.

@@ -177,8 +177,8 @@ pub mod __private {
 #[doc(hidden)]
 pub fn read<F: TextForm>(text: &str) -> Result<F> {
     let (name, options) = split(text);
-    let found = if name == F::NAME { F::from_options(&options) } else { None };
-    found.ok_or_else(|| no_options(text, F::FORMS))
+    let format = if name == F::NAME { F::from_options(&options) } else { None };
+    format.ok_or_else(|| no_options(text, F::FORMS))
 }
 
 #[doc(hidden)]

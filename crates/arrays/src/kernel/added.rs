@@ -22,7 +22,7 @@ pub(super) struct AddDense {
 
 impl AddDense {
     /// Where the children begin.
-    fn own(&self) -> usize {
+    fn children_from(&self) -> usize {
         1 + usize::from(self.scaled)
     }
 }
@@ -42,14 +42,15 @@ impl Kernel for AddDense {
 
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
         let factor = if self.scaled { inputs[1].elements::<f32>()?[0] } else { 1.0 };
-        let matrix = self.layout.matrix(&inputs[self.own()..])?;
+        let matrix = self.layout.matrix(&inputs[self.children_from()..])?;
         Ok(tacit_kernels::add_dense(&matrix, factor, floats(&inputs[0])?, floats_mut(&mut outputs[0])?)?)
     }
 
     fn pieces(&self, inputs: &[Aval]) -> Option<Pieces> {
         let Self { layout, scaled } = *self;
         let (elements, unit) = (layout.n * layout.k, Unit::new(&layout.scheme, layout.block)?);
-        let (each, children) = (unit.each(&inputs[0]), unit.children(&layout, &inputs[self.own()..])?);
+        let (each, children) =
+            (unit.element_bytes(&inputs[0]), unit.children(&layout, &inputs[self.children_from()..])?);
         let factor = scaled.then_some(None);
         Some(Pieces {
             elements,
@@ -67,7 +68,7 @@ impl Kernel for AddDense {
     }
 
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
-        let (x, mut product) = (&inputs[0], self.layout.decoded(&inputs[self.own()..])?);
+        let (x, mut product) = (&inputs[0], self.layout.decoded(&inputs[self.children_from()..])?);
         if self.scaled {
             product = product.multiply(&inputs[1])?;
         }

@@ -92,12 +92,12 @@ impl Attend {
     ) -> Fallible<Array> {
         let Parts { q, mask, keys, values } = self.parts(inputs);
         let entries = self.groups.matrices.len() as i32;
-        let each = |rows: &Array, columns: i32| rows.reshape(&[entries, q.dim(0) / entries.max(1), columns]);
-        let mut scores = product(&each(q, q.dim(1))?, &self.keys, keys, Orientation::Transposed)?;
+        let per_entry = |rows: &Array, columns: i32| rows.reshape(&[entries, q.dim(0) / entries.max(1), columns]);
+        let mut scores = product(&per_entry(q, q.dim(1))?, &self.keys, keys, Orientation::Transposed)?;
         if let Some(hiding) = &self.hiding {
             scores = hiding.on(&scores, mask)?;
         }
-        let weights = each(&ops::softmax_axis(&scores, -1, true)?, self.groups.rows as i32)?;
+        let weights = per_entry(&ops::softmax_axis(&scores, -1, true)?, self.groups.rows as i32)?;
         Ok(product(&weights, &self.values, values, Orientation::Plain)?.flatten(0, 1)?)
     }
 
@@ -192,11 +192,11 @@ impl Kernel for Attend {
                 let shape = [primals[0].dim(0), self.values.layout.k as i32];
                 return Ok(vec![ops::zeros_dtype(&shape, primals[0].dtype())?]);
             }
-            let given: Vec<Array> = chosen.iter().map(|&at| primals[at].clone()).collect();
+            let values: Vec<Array> = chosen.iter().map(|&at| primals[at].clone()).collect();
             let along = argnums.iter().zip(tangents).filter(|(argnum, _)| chosen.contains(argnum));
             let along: Vec<Array> = along.map(|(_, tangent)| tangent.clone()).collect();
             let of_given = derivatives::of_chosen(primals, &chosen, |inputs| self.recomputed(inputs));
-            Ok(derivatives::tangents(&given, &along, &of_given)?)
+            Ok(derivatives::tangents(&values, &along, &of_given)?)
         };
         Some(tangent())
     }
@@ -204,13 +204,13 @@ impl Kernel for Attend {
     /// The entries of all examples as one batch, if they share keys and values.
     fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Fallible<Mapped>> {
         let Parts { mask, .. } = self.parts(inputs);
-        let own = 1 + mask.len();
+        let keys_from = 1 + mask.len();
         let scalar = self.hiding.as_ref().filter(|hiding| hiding.replaces).map(|_| axes[2]);
-        if axes[own..].iter().any(Option::is_some) || scalar.flatten().is_some() {
+        if axes[keys_from..].iter().any(Option::is_some) || scalar.flatten().is_some() {
             return None;
         }
         let batches = inputs.iter().zip(axes).find_map(|(input, axis)| Some(input.dim((*axis)? as i32)))?;
-        let all = || -> Fallible<Mapped> {
+        let mapped = || -> Fallible<Mapped> {
             let q = match axes[0] {
                 Some(axis) => inputs[0].move_axis(axis as i32, 0)?,
                 None => ops::broadcast_to(&inputs[0], &[&[batches], inputs[0].shape()].concat())?,
@@ -229,6 +229,6 @@ impl Kernel for Attend {
             let result = single(apply(batch, &mapped)?)?;
             Ok((vec![result.reshape(&[batches, q.dim(1), self.values.layout.k as i32])?], vec![0]))
         };
-        Some(all())
+        Some(mapped())
     }
 }

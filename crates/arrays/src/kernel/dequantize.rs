@@ -46,7 +46,7 @@ impl Kernel for Dequantize {
             elements: layout.n * layout.k,
             unit: unit.elements,
             inputs: unit.children(&layout, inputs)?,
-            outputs: vec![unit.each(&Aval::new(&[], dtype))],
+            outputs: vec![unit.element_bytes(&Aval::new(&[], dtype))],
             eval: Box::new(move |piece, inputs, outputs| {
                 Self { layout: layout.of_piece(piece.len()), dtype }.eval_cpu(inputs, outputs)
             }),

@@ -25,9 +25,9 @@ pub(crate) fn of_named(
     let chosen: Vec<usize> = places.iter().map(|&place| argnums[place]).collect();
     let mut results = argnums.iter().map(|&at| Ok(ops::zeros_like(&primals[at])?)).collect::<Result<Vec<_>>>()?;
     if !chosen.is_empty() {
-        let given: Vec<Array> = chosen.iter().map(|&at| primals[at].clone()).collect();
-        let found = gradients(&given, cotangents, &of_chosen(primals, &chosen, f))?;
-        for (place, gradient) in places.into_iter().zip(found) {
+        let values: Vec<Array> = chosen.iter().map(|&at| primals[at].clone()).collect();
+        let of_values = gradients(&values, cotangents, &of_chosen(primals, &chosen, f))?;
+        for (place, gradient) in places.into_iter().zip(of_values) {
             results[place] = gradient;
         }
     }
@@ -47,11 +47,11 @@ pub(crate) fn of_chosen<'f>(
     chosen: &'f [usize],
     f: impl Fn(&[Array]) -> Result<Vec<Array>> + 'f,
 ) -> impl Fn(Vec<Array>) -> Result<Vec<Array>> + 'f {
-    move |given| {
-        let mut all = primals.to_vec();
-        for (&at, array) in chosen.iter().zip(given) {
-            all[at] = array;
+    move |values| {
+        let mut args = primals.to_vec();
+        for (&at, array) in chosen.iter().zip(values) {
+            args[at] = array;
         }
-        f(&all)
+        f(&args)
     }
 }

@@ -79,7 +79,7 @@ impl Kernel for Draw {
         Some(Pieces {
             elements: count,
             unit: unit.elements,
-            inputs: [Some(unit.each(x)), None].into_iter().chain(numbers).collect(),
+            inputs: [Some(unit.element_bytes(x)), None].into_iter().chain(numbers).collect(),
             outputs: vec![unit.codes],
             eval: Box::new(move |piece, inputs, outputs| {
                 let ([x, key, scales, biases @ ..], [codes]) = (inputs, outputs) else {
@@ -160,13 +160,13 @@ impl Draw {
 /// How many of the ascending thresholds each element is above, by a binary search: they may be many.
 fn rank(x: &Array, thresholds: &[f32]) -> Result<Array, Exception> {
     let mut step = (thresholds.len() + 1).next_power_of_two();
-    let mut all = thresholds.to_vec();
-    all.resize(step, f32::INFINITY);
+    let mut padded = thresholds.to_vec();
+    padded.resize(step, f32::INFINITY);
     let mut rank = ops::zeros_dtype(x.shape(), Dtype::Uint32)?;
     while step > 1 {
         step /= 2;
         let words = |word: usize| Array::from_slice(&[word as u32], &[]);
-        let above = x.gt(looked_up(&all, &rank.add(words(step - 1))?)?)?;
+        let above = x.gt(looked_up(&padded, &rank.add(words(step - 1))?)?)?;
         rank = rank.add(above.as_dtype(Dtype::Uint32)?.multiply(words(step))?)?;
     }
     Ok(rank)

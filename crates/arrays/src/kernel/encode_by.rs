@@ -22,7 +22,10 @@ pub(crate) fn encode_by(scheme: Scheme, block: usize, x: &Array, stored: &[Array
 }
 
 /// What blocks store, as the encoders take it.
-pub(super) fn given<'a>(scales: &'a Input<'_>, more: &'a [Input<'_>]) -> Fallible<BlockScales<&'a [f32], &'a [u8]>> {
+pub(super) fn scales_of<'a>(
+    scales: &'a Input<'_>,
+    more: &'a [Input<'_>],
+) -> Fallible<BlockScales<&'a [f32], &'a [u8]>> {
     Ok(match more {
         _ if scales.aval().dtype == Dtype::Uint8 => BlockScales::Bytes(scales.elements()?),
         [biases] => BlockScales::Biased(scales.elements()?, biases.elements()?),
@@ -54,7 +57,7 @@ impl Kernel for EncodeBy {
         };
         let global = if self.scheme.is_relative() { more.first().map(scalar).transpose()? } else { None };
         let encoder = self.scheme.encoder(self.block, global)?.ok_or("half floats have no scales")?;
-        Ok(encoder.with_block(self.block).quantize_by(x.elements()?, given(scales, more)?, codes.bytes())?)
+        Ok(encoder.with_block(self.block).quantize_by(x.elements()?, scales_of(scales, more)?, codes.bytes())?)
     }
 
     /// None where the scales are relative to all elements.
@@ -66,10 +69,10 @@ impl Kernel for EncodeBy {
         Some(Pieces {
             elements: x.size(),
             unit: unit.elements,
-            inputs: std::iter::once(Some(unit.each(x))).chain(scales).collect(),
+            inputs: std::iter::once(Some(unit.element_bytes(x))).chain(scales).collect(),
             outputs: vec![unit.codes],
             eval: Box::new(move |piece, inputs, outputs| {
-                let scales = given(&inputs[1], &inputs[2..])?;
+                let scales = scales_of(&inputs[1], &inputs[2..])?;
                 counted(piece.start, encoder.quantize_by(inputs[0].elements()?, scales, outputs[0].bytes()))
             }),
         })

@@ -45,8 +45,8 @@ impl Kernel for GatherMatmul {
 
     fn params(&self) -> Option<Vec<(&'static str, Param)>> {
         let transpose = Param::Bool(self.stack.orientation == Orientation::Transposed);
-        let own = [("count", int(self.stack.count)), ("transpose", transpose)];
-        Some(self.stack.rows.params().into_iter().chain(own).collect())
+        let params = [("count", int(self.stack.count)), ("transpose", transpose)];
+        Some(self.stack.rows.params().into_iter().chain(params).collect())
     }
 
     fn output_avals(&self, inputs: &[Aval]) -> Fallible<Vec<Aval>> {
@@ -91,10 +91,10 @@ impl Kernel for GatherMatmul {
     fn vjp(&self, primals: &[Array], cotangents: &[Array], argnums: &[usize]) -> Option<Fallible<Vec<Array>>> {
         let of_x = || -> Fallible<Array> {
             let [x, left, right, children @ ..] = primals else { return Err("x and two indices are expected".into()) };
-            let each = ops::arange::<_, u32>(None, left.dim(0), None)?;
+            let rows = ops::arange::<_, u32>(None, left.dim(0), None)?;
             let cotangent = cotangents[0].as_dtype(Dtype::Float32)?;
             let transposed = StackLayout { orientation: self.stack.orientation.transposed(), ..self.stack };
-            let result = gather_matmul([&cotangent, &each, right], transposed, children)?;
+            let result = gather_matmul([&cotangent, &rows, right], transposed, children)?;
             let zeros = ops::zeros::<f32>(x.shape())?;
             let summed = scatter_add_single(zeros, within(left, x.dim(0))?, result.expand_dims(1)?, 0)?;
             Ok(summed.as_dtype(x.dtype())?)
@@ -122,7 +122,7 @@ impl Kernel for GatherMatmul {
         if of_children.iter().any(Option::is_some) {
             return None;
         }
-        let all = || -> Fallible<Mapped> {
+        let mapped = || -> Fallible<Mapped> {
             let first = |array: &Array, axis: Option<usize>| match axis {
                 Some(axis) => array.move_axis(axis as i32, 0),
                 None => ops::broadcast_to(array, &[&[examples], array.shape()].concat()),
@@ -133,8 +133,8 @@ impl Kernel for GatherMatmul {
             if of_x.is_some() {
                 let x = first(x, *of_x)?;
                 // Each example chooses from groups of its own; a choice from beyond them stays one.
-                let (own, count) = (ops::arange::<_, u32>(None, examples, None)?, number(x.dim(1)));
-                let moved = left.add(own.multiply(&count)?.expand_dims(1)?)?;
+                let (example, count) = (ops::arange::<_, u32>(None, examples, None)?, number(x.dim(1)));
+                let moved = left.add(example.multiply(&count)?.expand_dims(1)?)?;
                 left = ops::select(left.lt(&count)?, moved, Array::from_slice(&[u32::MAX], &[]))?;
                 groups = x.flatten(0, 1)?;
             }
@@ -143,7 +143,7 @@ impl Kernel for GatherMatmul {
             let shape = [examples, pairs, groups.dim(1), self.stack.columns()];
             Ok((vec![result.reshape(&shape)?], vec![0]))
         };
-        Some(all())
+        Some(mapped())
     }
 }
 

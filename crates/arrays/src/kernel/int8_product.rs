@@ -91,12 +91,12 @@ impl Kernel for Int8Product {
         else {
             return None;
         };
-        let all = || -> Fallible<Mapped> {
+        let mapped = || -> Fallible<Mapped> {
             let mut inputs = inputs.to_vec();
             inputs[0] = inputs[0].move_axis(codes as i32, 0)?;
             inputs[1] = inputs[1].move_axis(units as i32, 0)?;
             Ok((apply(Self { orientation: self.orientation, dtype: self.dtype }, &inputs)?, vec![0]))
         };
-        Some(all())
+        Some(mapped())
     }
 }

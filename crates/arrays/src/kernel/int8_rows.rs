@@ -107,12 +107,12 @@ impl Kernel for Int8Round {
     fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Fallible<Mapped>> {
         let shared = axes[1..].iter().all(Option::is_none) && self.orientation == Orientation::Plain;
         let axis = axes[0].filter(|_| shared)?;
-        let all = || -> Fallible<Mapped> {
+        let mapped = || -> Fallible<Mapped> {
             let mut inputs = inputs.to_vec();
             inputs[0] = inputs[0].move_axis(axis as i32, 0)?;
             Ok((apply(Self { orientation: self.orientation }, &inputs)?, vec![0, 0]))
         };
-        Some(all())
+        Some(mapped())
     }
 }
 

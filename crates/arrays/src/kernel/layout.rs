@@ -35,8 +35,8 @@ impl Layout {
             Scaling::Nested { block } | Scaling::Integers { block } => int(block),
             _ => Param::None,
         };
-        let own = [("n", int(self.n)), ("k", int(self.k)), ("block", int(self.block)), ("nested", nested)];
-        own.into_iter().chain(self.scheme.params()).collect()
+        let sizes = [("n", int(self.n)), ("k", int(self.k)), ("block", int(self.block)), ("nested", nested)];
+        sizes.into_iter().chain(self.scheme.params()).collect()
     }
 
     pub(super) fn unscaled(self) -> Self {

@@ -181,8 +181,9 @@ pub(super) fn mapped(
     f: impl Fn(&Array, &[Array]) -> Result<Array>,
 ) -> Option<Fallible<Mapped>> {
     let (Some(axis), true) = (axes[0], axes[1..].iter().all(Option::is_none)) else { return None };
-    let all = || -> Fallible<Mapped> { Ok((vec![f(&inputs[0].move_axis(axis as i32, 0)?, &inputs[1..])?], vec![0])) };
-    Some(all())
+    let mapped =
+        || -> Fallible<Mapped> { Ok((vec![f(&inputs[0].move_axis(axis as i32, 0)?, &inputs[1..])?], vec![0])) };
+    Some(mapped())
 }
 
 impl Matmul {

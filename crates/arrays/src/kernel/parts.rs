@@ -99,8 +99,8 @@ pub(super) fn gradients_of(
     of_x: impl Fn() -> Fallible<Array>,
     of_numbers: impl Fn() -> Fallible<Vec<Array>>,
 ) -> Fallible<Vec<Array>> {
-    let numbers = |all: &[Array]| -> Result<Vec<Array>> {
-        let numbers = layout.numbers(&all[before + 1..])?;
+    let numbers = |inputs: &[Array]| -> Result<Vec<Array>> {
+        let numbers = layout.numbers(&inputs[before + 1..])?;
         numbers.iter().map(|numbers| Ok(numbers.flatten(None, None)?)).collect()
     };
     let others: Vec<usize> = argnums.iter().copied().filter(|&argnum| argnum > 0).collect();

@@ -32,7 +32,7 @@ impl Unit {
     }
 
     /// The bytes of an array with a number for each element.
-    pub(super) fn each(self, aval: &Aval) -> usize {
+    pub(super) fn element_bytes(self, aval: &Aval) -> usize {
         self.elements * aval.item_size()
     }
 

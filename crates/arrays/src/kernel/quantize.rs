@@ -77,7 +77,7 @@ impl Kernel for Quantize {
         Some(Pieces {
             elements: x.size(),
             unit: unit.elements,
-            inputs: vec![Some(unit.each(x))],
+            inputs: vec![Some(unit.element_bytes(x))],
             outputs: std::iter::once(unit.codes).chain(scales).collect(),
             eval: Box::new(move |piece, inputs, outputs| {
                 let x = inputs[0].elements()?;
@@ -140,7 +140,7 @@ pub(super) fn one_by_one<K: Kernel>(
         .map(|example| Ok(apply(kernel(), &of_example(example)?)?))
         .collect::<Fallible<Vec<_>>>()?;
     let results = examples.first().ok_or("there are no examples")?.len();
-    let stacked = |result: usize| ops::stack(&examples.iter().map(|made| &made[result]).collect::<Vec<_>>(), 0);
+    let stacked = |result: usize| ops::stack(&examples.iter().map(|example| &example[result]).collect::<Vec<_>>(), 0);
     Ok(with_axes((0..results).map(stacked).collect::<Result<_, _>>()?))
 }
 

@@ -10,7 +10,7 @@ use tacit_core::{Aval, Error, Param, Result};
 use tacit_kernels::{BlockScales, KernelError, Matrix, Scales, code_bytes, e4m3, e8m0, nvfp4};
 
 use super::dequantize::dequantize;
-use super::encode_by::{encode_by, given};
+use super::encode_by::{encode_by, scales_of};
 use super::host::{Fallible, several};
 use super::layout::scalar;
 use super::scheme::NVFP4_RANGE;
@@ -74,22 +74,24 @@ impl Kernel for RoundColumns {
         let [n, width] = [0, 1].map(|axis| x.aval().shape[axis] as usize);
         let global = if self.scheme.is_relative() { more.first().map(scalar).transpose()? } else { None };
         let encoder = self.scheme.encoder(1, global)?.ok_or("half floats have no scales")?.with_block(1);
-        let stored = given(scales, more)?;
+        let stored = scales_of(scales, more)?;
         let (units, biases) = self.units(stored, global);
         let round = |column: usize, rows: Range<usize>, x: &mut [f32]| -> Result<(), KernelError> {
             let first = column * n;
-            let own = first + rows.start..first + rows.end;
+            let range = first + rows.start..first + rows.end;
             let stored = match stored {
-                BlockScales::Floats(scales) => BlockScales::Floats(&scales[own.clone()]),
-                BlockScales::Bytes(scales) => BlockScales::Bytes(&scales[own.clone()]),
-                BlockScales::Biased(scales, biases) => BlockScales::Biased(&scales[own.clone()], &biases[own.clone()]),
+                BlockScales::Floats(scales) => BlockScales::Floats(&scales[range.clone()]),
+                BlockScales::Bytes(scales) => BlockScales::Bytes(&scales[range.clone()]),
+                BlockScales::Biased(scales, biases) => {
+                    BlockScales::Biased(&scales[range.clone()], &biases[range.clone()])
+                }
             };
             let mut bytes = vec![0; code_bytes(x.len(), self.scheme.bits() as u32)];
             encoder.quantize_by(x, stored, &mut bytes)?;
             let codes = self.scheme.codes(&bytes).unwrap_or_else(|| unreachable!("half floats have no scales"));
             let (n, scales) = (x.len(), Scales::One);
             tacit_kernels::dequantize(&Matrix { n, k: 1, codes, scales, biases: None, block: n }, &mut *x)?;
-            for (x, at) in x.iter_mut().zip(own) {
+            for (x, at) in x.iter_mut().zip(range) {
                 *x *= units[at];
                 if let Some(biases) = biases {
                     *x += biases[at];
@@ -113,10 +115,10 @@ impl Kernel for RoundColumns {
         };
         let (mut x, mut rounded, mut errors) = (x.clone(), Vec::new(), Vec::new());
         for column in 0..x.dim(1) {
-            let own = x.try_index((.., column..column + 1))?;
-            let result = self.rounded(&own, stored, column)?;
+            let values = x.try_index((.., column..column + 1))?;
+            let result = self.rounded(&values, stored, column)?;
             let row = triangle.try_index(column..column + 1)?;
-            let error = own.subtract(&result)?.divide(row.try_index((.., column..column + 1))?)?;
+            let error = values.subtract(&result)?.divide(row.try_index((.., column..column + 1))?)?;
             x = x.subtract(error.multiply(row)?)?;
             rounded.push(result);
             errors.push(error);
@@ -153,19 +155,19 @@ impl RoundColumns {
         let layout = Layout { scheme, n: x.size(), k: 1, block: 1 };
         let [scales, more @ ..] = stored else { return Err("scales are expected".into()) };
         let of_column = |numbers: &Array| numbers.try_index(column);
-        let mut own = vec![of_column(scales)?];
+        let mut of_column_scales = vec![of_column(scales)?];
         let mut children = vec![match scheme.coding {
-            Coding::Signed => own[0].divide(Array::from_f32(127.0))?,
-            _ => own[0].clone(),
+            Coding::Signed => of_column_scales[0].divide(Array::from_f32(127.0))?,
+            _ => of_column_scales[0].clone(),
         }];
         if scheme.biased {
-            own.extend(more.iter().map(of_column).collect::<Result<Vec<_>, _>>()?);
-            children.extend_from_slice(&own[1..]);
+            of_column_scales.extend(more.iter().map(of_column).collect::<Result<Vec<_>, _>>()?);
+            children.extend_from_slice(&of_column_scales[1..]);
         } else if let [global] = more {
-            own.push(global.clone());
+            of_column_scales.push(global.clone());
             children.push(global.divide(Array::from_f32(NVFP4_RANGE))?);
         }
-        children.insert(0, encode_by(scheme, 1, x, &own)?);
+        children.insert(0, encode_by(scheme, 1, x, &of_column_scales)?);
         Ok(dequantize(layout, &children, Dtype::Float32)?)
     }
 }

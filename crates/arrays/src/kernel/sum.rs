@@ -90,7 +90,7 @@ pub(super) struct Read {
 
 impl Read {
     fn params(self) -> Vec<(&'static str, Param)> {
-        let own = [("n", int(self.n)), ("k", int(self.k)), ("rank", int(self.rank))];
+        let sizes = [("n", int(self.n)), ("k", int(self.k)), ("rank", int(self.rank))];
         let base = self.layout.map_or(Vec::new(), |layout| {
             // The scheme of what is made has parameters of these names.
             let label = ("base", Param::Str(layout.scheme.label.to_owned()));
@@ -106,16 +106,16 @@ impl Read {
                 .chain(layout.params().into_iter().map(|(name, value)| (of_base(name), value)))
                 .collect()
         });
-        own.into_iter().chain([("factors", Param::Bool(self.factors))]).chain(base).collect()
+        sizes.into_iter().chain([("factors", Param::Bool(self.factors))]).chain(base).collect()
     }
 
     /// Where the kernel's own inputs begin.
-    pub(super) fn own(self) -> usize {
+    pub(super) fn inputs_of_sum(self) -> usize {
         2 + usize::from(self.factors)
     }
 
-    fn with<R>(self, inputs: &[Input<'_>], own: usize, f: impl FnOnce(&Sum<'_>) -> Fallible<R>) -> Fallible<R> {
-        let base = &inputs[self.own() + own..];
+    fn with<R>(self, inputs: &[Input<'_>], more: usize, f: impl FnOnce(&Sum<'_>) -> Fallible<R>) -> Fallible<R> {
+        let base = &inputs[self.inputs_of_sum() + more..];
         let base = match &self.layout {
             Some(layout) => Base::Stored(layout.matrix(base)?),
             None => Base::Dense(floats(base.first().ok_or("a base is expected")?)?),
@@ -126,8 +126,8 @@ impl Read {
     }
 
     /// The sum in plain ops: `f32[n, k]`.
-    fn built(self, inputs: &[Array], own: usize) -> Result<Array, Exception> {
-        let base = &inputs[self.own() + own..];
+    fn built(self, inputs: &[Array], more: usize) -> Result<Array, Exception> {
+        let base = &inputs[self.inputs_of_sum() + more..];
         let base = match self.layout {
             Some(layout) => layout.decoded(base)?,
             None => base[0].as_dtype(Dtype::Float32)?,
@@ -155,8 +155,8 @@ impl Kernel for QuantizeSum {
     }
 
     fn params(&self) -> Option<Vec<(&'static str, Param)>> {
-        let own = [("block", int(self.block)), ("relative", Param::Bool(self.relative))];
-        Some(own.into_iter().chain(self.scheme.params()).chain(self.read.params()).collect())
+        let params = [("block", int(self.block)), ("relative", Param::Bool(self.relative))];
+        Some(params.into_iter().chain(self.scheme.params()).chain(self.read.params()).collect())
     }
 
     fn output_avals(&self, _: &[Aval]) -> Fallible<Vec<Aval>> {
@@ -164,13 +164,13 @@ impl Kernel for QuantizeSum {
     }
 
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
-        let own = self.read.own();
-        let global = if self.relative { Some(scalar(&inputs[own])?) } else { None };
+        let global_at = self.read.inputs_of_sum();
+        let global = if self.relative { Some(scalar(&inputs[global_at])?) } else { None };
         let coded = Coded::new(outputs)?;
         self.read.with(inputs, usize::from(self.relative), |sum| {
-            let each = sum.piece(self.block);
-            let pieces = coded.pieces(&self.scheme, self.block, each);
-            Ok(sum.for_each_piece(each, pieces.into_iter(), &|x, coded: Coded| {
+            let piece = sum.piece(self.block);
+            let pieces = coded.pieces(&self.scheme, self.block, piece);
+            Ok(sum.for_each_piece(piece, pieces.into_iter(), &|x, coded: Coded| {
                 coded.quantize(&self.scheme, self.block, x, global)
             })?)
         })
@@ -182,7 +182,7 @@ impl Kernel for QuantizeSum {
 
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
         let sum = self.read.built(inputs, usize::from(self.relative))?;
-        let global = self.relative.then(|| &inputs[self.read.own()]);
+        let global = self.relative.then(|| &inputs[self.read.inputs_of_sum()]);
         Ok(quantized(&self.scheme, &sum, self.block, global)?)
     }
 

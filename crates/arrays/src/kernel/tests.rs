@@ -141,9 +141,9 @@ fn check<K: Kernel>(kernel: impl Fn() -> K, inputs: &[Array], argnums: &[i32], t
     let plain = |inputs: &[Array]| -> Outputs {
         kernel().decompose(inputs).map_err(|error| Exception::custom(error.to_string()))
     };
-    let (made, decomposed) = (direct(inputs).expect("runs"), plain(inputs).expect("runs"));
-    assert_eq!(made.len(), decomposed.len(), "{name}");
-    for (found, expected) in made.iter().zip(&decomposed) {
+    let (results, decomposed) = (direct(inputs).expect("runs"), plain(inputs).expect("runs"));
+    assert_eq!(results.len(), decomposed.len(), "{name}");
+    for (found, expected) in results.iter().zip(&decomposed) {
         assert_eq!((found.shape(), found.dtype()), (expected.shape(), expected.dtype()), "{name}");
         if !found.dtype().is_float() {
             assert!(found.eq_exact(expected).expect("evaluates"), "{name}: {found:?}\n{expected:?}");

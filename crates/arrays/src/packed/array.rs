@@ -292,13 +292,13 @@ impl<F: Format> Packed for PackedArray<F> {
     fn rounding_activations(&self) -> Result<Box<dyn ImplicitArray>> {
         let array = self.clone().rounding()?;
         // The kernel takes one matrix, whose rows are multiplied: of others nothing would be rounded.
-        let left = match self.aval.shape.len() {
+        let reason = match self.aval.shape.len() {
             2 if self.transposed => "is stored by columns",
             2 => return Ok(Box::new(array)),
             _ => "is no matrix",
         };
         Err(Error::invalid(
-            format!("{} in {} {left}, and its products stay in floats", self.aval, self.format),
+            format!("{} in {} {reason}, and its products stay in floats", self.aval, self.format),
             "round the activations of matrices that are stored by rows",
         ))
     }

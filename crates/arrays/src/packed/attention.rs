@@ -31,8 +31,10 @@ fn attention(
     [k, v]: [&Array; 2],
     more: &[Array],
 ) -> Result<Array> {
-    let [batch, all, m, depth] = *q.shape() else { return Err(Error::decline("the queries have not four axes")) };
-    let repeats = all / heads;
+    let [batch, query_heads, m, depth] = *q.shape() else {
+        return Err(Error::decline("the queries have not four axes"));
+    };
+    let repeats = query_heads / heads;
     let q = q.multiply(Array::from_f32(op.scale).as_dtype(q.dtype())?)?;
     let q = q.reshape(&[batch, heads, repeats, m, depth])?;
     let (k, v) = (k.expand_dims(2)?, v.expand_dims(2)?);

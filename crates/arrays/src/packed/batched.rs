@@ -111,7 +111,7 @@ impl Batched {
     }
 
     /// What a value is as a batch, if it is packed.
-    pub(crate) fn seen(array: &dyn ImplicitArray) -> Result<Self> {
+    pub(crate) fn from_packed(array: &dyn ImplicitArray) -> Result<Self> {
         if let Some(batched) = array.as_any().downcast_ref::<Self>() {
             return Ok(batched.clone());
         }
@@ -160,10 +160,10 @@ impl Batched {
         if let ([], [at]) = (self.batch(), self.matrices.as_slice()) {
             let [rows, k] = self.stored_matrix();
             let array = self.packed()?;
-            let all = reshaped(array, array.stored(), &[count as i32, rows, k])?;
-            let all = all.family().ok_or_else(|| Error::decline("its reshape is not packed"))?;
+            let stacked = reshaped(array, array.stored(), &[count as i32, rows, k])?;
+            let stacked = stacked.family().ok_or_else(|| Error::decline("its reshape is not packed"))?;
             let at = *at as i32;
-            let one = sliced(all, &[at, 0, 0], &[at + 1, rows, k])?;
+            let one = sliced(stacked, &[at, 0, 0], &[at + 1, rows, k])?;
             let one: &dyn Packed = one.family().ok_or_else(|| Error::decline("its slice is not packed"))?;
             let one = reshaped(one, one.stored(), &[rows, k])?;
             return if self.transposed { implicit(one, |one| Ok::<_, Error>(one.t())) } else { Ok(one) };
@@ -213,11 +213,11 @@ fn stored_matrices(array: &dyn Packed) -> Option<(usize, [i32; 2])> {
     let stored = array.stored();
     let &[ref batch @ .., rows, k] = stored.aval.shape.as_slice() else { return None };
     let count = batch.iter().map(|&extent| extent as usize).product();
-    let each = rows as usize * k as usize;
+    let elements = rows as usize * k as usize;
     // One block may be that of all of them, which then need only bytes of their own.
-    let in_one = stored.block >= count * each && (each * stored.scheme.bits()).is_multiple_of(8);
-    let apart = count == 1 || in_one || each.is_multiple_of(stored.unit());
-    (apart && each > 0 && !stored.transposed).then_some((count, [rows, k]))
+    let in_one = stored.block >= count * elements && (elements * stored.scheme.bits()).is_multiple_of(8);
+    let apart = count == 1 || in_one || elements.is_multiple_of(stored.unit());
+    (apart && elements > 0 && !stored.transposed).then_some((count, [rows, k]))
 }
 
 impl Materialize for Batched {
@@ -228,8 +228,8 @@ impl Materialize for Batched {
         };
         let [rows, k] = self.stored_matrix();
         let matrices: Vec<i32> = self.matrices.iter().map(|&matrix| matrix as i32).collect();
-        let all = dense.reshape(&[dense.size() as i32 / (rows * k), rows, k])?;
-        let taken = all.take_axis(Array::from_slice(&matrices, &[matrices.len() as i32]), 0)?;
+        let stacked = dense.reshape(&[dense.size() as i32 / (rows * k), rows, k])?;
+        let taken = stacked.take_axis(Array::from_slice(&matrices, &[matrices.len() as i32]), 0)?;
         let taken = if self.transposed { taken.swap_axes(-1, -2)? } else { taken };
         Ok(taken.reshape(&self.aval.shape)?.into())
     }
@@ -252,14 +252,15 @@ impl Cut for Batched {
             let inner = cut(&self.inner, along as i32, range)?;
             return Ok(Self::new(inner, &shape[..rank - 2], self.matrices.clone(), self.transposed)?.into());
         }
-        let (batch, all) = (&shape[..rank - 2], strides(self.batch()));
-        let matrices = walked(batch, &all, range.start as usize * all[axis]).into_iter().map(|at| self.matrices[at]);
+        let (batch, steps) = (&shape[..rank - 2], strides(self.batch()));
+        let matrices =
+            walked(batch, &steps, range.start as usize * steps[axis]).into_iter().map(|at| self.matrices[at]);
         let matrices: Vec<usize> = matrices.collect();
         let (first, last) = (matrices.iter().min().copied().unwrap_or(0), matrices.iter().max().copied().unwrap_or(0));
         let [rows, k] = self.stored_matrix();
         let count = stored[..stored.len() - 2].iter().product();
-        let all = reshaped(array, array.stored(), &[count, rows, k])?;
-        let inner = cut(&all, 0, first as i32..last as i32 + 1)?;
+        let stacked = reshaped(array, array.stored(), &[count, rows, k])?;
+        let inner = cut(&stacked, 0, first as i32..last as i32 + 1)?;
         Ok(Self::new(inner, batch, matrices.iter().map(|matrix| matrix - first).collect(), self.transposed)?.into())
     }
 }
@@ -294,9 +295,9 @@ impl Linear for Batched {
         let parts = axes.split_last_chunk::<2>().filter(|(_, last)| last.iter().all(|axis| *axis >= rank - 2));
         let lost = || Error::decline("an axis of the matrices becomes one of the batch");
         let (axes, last) = parts.ok_or_else(lost)?;
-        let all = strides(self.batch());
+        let steps = strides(self.batch());
         let batch: Vec<i32> = axes.iter().map(|&axis| self.batch()[axis as usize]).collect();
-        let strides: Vec<usize> = axes.iter().map(|&axis| all[axis as usize]).collect();
+        let strides: Vec<usize> = axes.iter().map(|&axis| steps[axis as usize]).collect();
         let mut result = self.with(&batch, &strides, 0);
         if last[0] > last[1] {
             result.transposed = !result.transposed;
@@ -331,8 +332,8 @@ pub(crate) fn broadcast(w: &Batched, shape: &[i32]) -> Result<Value> {
     let Some((batch, _)) = shape.split_last_chunk::<2>().filter(|(_, last)| *last == matrix) else {
         return Err(Error::decline("rows or columns of the matrices are repeated"));
     };
-    let own = [&vec![1; batch.len() - w.batch().len()], w.batch()].concat();
-    w.with(batch, &broadcast_strides(&own), 0).simplified()
+    let padded = [&vec![1; batch.len() - w.batch().len()], w.batch()].concat();
+    w.with(batch, &broadcast_strides(&padded), 0).simplified()
 }
 
 /// A part of the batch, and of the rows of each stored matrix.
@@ -342,9 +343,9 @@ pub(crate) fn batched_slice(op: &Slice, w: &Batched, results: &[Aval]) -> Result
     let rank = w.aval.shape.len();
     let (rows, columns) = if w.transposed { (rank - 1, rank - 2) } else { (rank - 2, rank - 1) };
     decline_if(results[0].shape[columns] != w.aval.shape[columns], "the rows of the stored matrices would be cut")?;
-    let all = strides(w.batch());
-    let first = op.start_indices.iter().zip(&all).map(|(&start, stride)| start as usize * stride).sum();
-    let mut part = w.with(&results[0].shape[..rank - 2], &all, first);
+    let steps = strides(w.batch());
+    let first = op.start_indices.iter().zip(&steps).map(|(&start, stride)| start as usize * stride).sum();
+    let mut part = w.with(&results[0].shape[..rank - 2], &steps, first);
     if results[0].shape[rows] != w.aval.shape[rows] {
         let array = w.packed()?;
         let mut stop = array.stored().aval.shape;

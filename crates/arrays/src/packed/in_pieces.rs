@@ -100,8 +100,8 @@ pub(crate) fn quantized<F: Format>(own: &F, pieces: &RowPieces) -> Result<Option
         let x = pieces.get(rows.clone())?.as_dtype(Dtype::Float32)?;
         let inputs: Vec<Array> = [x].into_iter().chain(global.clone()).collect();
         let parts = kernel::quantize_piece(scheme, block, before(&rows), &inputs)?;
-        for ((all, part), place) in results.iter_mut().zip(parts).zip(&mut places) {
-            *all = dynamic_slice_update(all, &part, &Array::from_slice(&[*place], &[1]), &[0])?;
+        for ((result, part), place) in results.iter_mut().zip(parts).zip(&mut places) {
+            *result = dynamic_slice_update(result, &part, &Array::from_slice(&[*place], &[1]), &[0])?;
             *place += part.dim(0);
         }
         // The buffers are nobody else's, so each piece is written where it belongs.

@@ -66,14 +66,14 @@ impl<T: Packed> Linear for T {
     /// The codes and scales as they are, read in another float type, or a [`Cast`] where a rounding must show.
     fn cast(&self, dtype: Dtype) -> Result<Value> {
         check_castable(dtype)?;
-        let own = self.aval()?.dtype;
+        let from = self.aval()?.dtype;
         let half = self.stored().scheme.half();
         // Values that the array's own type holds as they are show no rounding in a wider one either.
-        if holds(dtype, own) || half.is_some_and(|half| half == own) && holds(own, dtype) {
+        if holds(dtype, from) || half.is_some_and(|half| half == from) && holds(from, dtype) {
             return Ok(read_in(self, dtype));
         }
         // The rounding of the narrower type shows; products leave it out.
-        Cast::view(read_in(self, Dtype::Float32), own, dtype)
+        Cast::view(read_in(self, Dtype::Float32), from, dtype)
     }
 
     /// The scales are multiplied, and the codes stay.

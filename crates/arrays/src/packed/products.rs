@@ -16,8 +16,8 @@ pub(crate) fn product(x: &Array, array: &dyn Packed, transposed: bool) -> Result
     let n = match *stored.shape() {
         [n, _] => n,
         [count, _, _] if x.ndim() == 3 && x.dim(0) == count => {
-            let each = ops::arange::<_, u32>(None, count, None)?;
-            return products_by_index(x, array, orientation, [&each, &each]);
+            let matrices = ops::arange::<_, u32>(None, count, None)?;
+            return products_by_index(x, array, orientation, [&matrices, &matrices]);
         }
         _ => return Err(Error::decline(format!("{} is not a matrix, nor a stack of them", stored.aval))),
     };

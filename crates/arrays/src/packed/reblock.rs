@@ -80,17 +80,17 @@ fn reblocked(mut stored: Stored, block: usize, edges: &[usize]) -> Result<Stored
     let times = stored.block / block;
     let (_, shape) = stored.scheme.children(&stored.shape(), block);
     let count = extent(&shape);
-    let each = |array: &Array| -> Result<Array> { Ok(each_repeated(array, times, count)?.reshape(&shape)?) };
-    stored.biases = stored.biases.as_ref().map(each).transpose()?;
+    let repeated = |array: &Array| -> Result<Array> { Ok(each_repeated(array, times, count)?.reshape(&shape)?) };
+    stored.biases = stored.biases.as_ref().map(repeated).transpose()?;
     stored.scales = match &stored.scales {
-        Some(Value::Dense(scales)) => Some(each(scales)?.into()),
+        Some(Value::Dense(scales)) => Some(repeated(scales)?.into()),
         Some(_) => match stored.double_quantized() {
             Some(nested) => {
                 let [codes, absmax, _] = nested.parts();
-                let own = nested.block_size();
-                let absmax = each_repeated(&absmax, times, count.div_ceil(own))?;
-                let nested = nested.with(each(&codes)?, absmax, own);
-                let smaller = edges.iter().fold(own, |largest, edge| gcd(largest, edge / block));
+                let nested_block = nested.block_size();
+                let absmax = each_repeated(&absmax, times, count.div_ceil(nested_block))?;
+                let nested = nested.with(repeated(&codes)?, absmax, nested_block);
+                let smaller = edges.iter().fold(nested_block, |largest, edge| gcd(largest, edge / block));
                 Some(nested.reblocked(smaller)?.into())
             }
             None if times == 1 => stored.scales,

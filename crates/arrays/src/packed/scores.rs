@@ -106,8 +106,11 @@ impl Scores {
     fn attend(&self, values: &Batched) -> Result<Array> {
         let keys = self.keys()?;
         let (key_layout, key_children, groups) = keys.kernel()?;
-        let (value_layout, value_children, own) = values.kernel()?;
-        decline_if(groups != own || keys.batch() != values.batch(), "the values are of another batch than the keys")?;
+        let (value_layout, value_children, value_groups) = values.kernel()?;
+        decline_if(
+            groups != value_groups || keys.batch() != values.batch(),
+            "the values are of another batch than the keys",
+        )?;
         let (hiding, mask) = self.hiding();
         let attend = Attend {
             keys: StoredTokens { layout: key_layout, children: key_children.len() },
@@ -150,8 +153,9 @@ impl Materialize for Scores {
         let result = Self::new(&self.q, self.keys()?.clone())?;
         let broadcasts = |mask: &Option<Array>| {
             mask.as_ref().is_none_or(|mask| {
-                let own = mask.shape().iter().rev().zip(self.aval.shape.iter().rev());
-                mask.ndim() <= self.aval.shape.len() && own.into_iter().all(|(own, whole)| own == whole || *own == 1)
+                let extents = mask.shape().iter().rev().zip(self.aval.shape.iter().rev());
+                mask.ndim() <= self.aval.shape.len()
+                    && extents.into_iter().all(|(extent, whole)| extent == whole || *extent == 1)
             })
         };
         let number = |array: &Option<Array>| {
@@ -233,7 +237,7 @@ pub(crate) fn scores_softmax(_op: &Softmax, scores: &Scores) -> Result<Value> {
 #[handler]
 pub(crate) fn scores_matmul(_op: &Matmul, weights: &Scores, values: &dyn Linear) -> Result<Value> {
     decline_if(!weights.softmax, "the scores are no weights")?;
-    let values = Batched::seen(values)?;
+    let values = Batched::from_packed(values)?;
     decline_if(values.is_transposed(), "the values are transposed")?;
     Ok(weights.attend(&values)?.into())
 }

@@ -112,8 +112,8 @@ impl Differentiable for ByScales {
     /// The transpose of the map from the cotangent to the gradients.
     fn tangents(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Option<Result<Vec<Array>>> {
         let along = || -> Result<Vec<Array>> {
-            let given = |at: usize| argnums.iter().position(|&argnum| argnum == at).map(|place| &tangents[place]);
-            let tangents = primals[..self.trained].iter().enumerate().map(|(at, primal)| match given(at) {
+            let tangent_of = |at: usize| argnums.iter().position(|&argnum| argnum == at).map(|place| &tangents[place]);
+            let tangents = primals[..self.trained].iter().enumerate().map(|(at, primal)| match tangent_of(at) {
                 Some(tangent) => Ok(tangent.as_dtype(primal.dtype())?),
                 None => Ok(ops::zeros_like(primal)?),
             });

@@ -18,8 +18,8 @@ pub(crate) struct Supers<'a> {
 
 impl<'a> Supers<'a> {
     pub(crate) fn new(stored: &'a Stored) -> Option<Self> {
-        let (integers, own) = integers(stored.scales.as_ref()?)?;
-        let &[rows, _, groups] = own.aval.shape.as_slice() else { return None };
+        let (integers, stored_integers) = integers(stored.scales.as_ref()?)?;
+        let &[rows, _, groups] = stored_integers.aval.shape.as_slice() else { return None };
         Some(Self { integers, rows, groups, elements: stored.block * groups as usize })
     }
 }

@@ -17,7 +17,7 @@ pub(crate) fn packed_dynamic_slice(op: &DynamicSlice, array: &dyn Packed, start:
     let stored = whole_rows(array)?;
     decline_if(op.slice_size.last() != stored.aval.shape.last(), "a row would be cut")?;
     let size = |child: &Array| with_last(&op.slice_size, &[child.dim(-1)]);
-    let stored = each(stored, |child| dynamic_slice(&child, start, &op.axes, &size(&child)))?;
+    let stored = each_child(stored, |child| dynamic_slice(&child, start, &op.axes, &size(&child)))?;
     reshaped(array, stored, &op.slice_size)
 }
 
@@ -84,7 +84,7 @@ fn updated(
         return Err(Error::decline(format!("{new} is no whole rows of {}", stored.aval)));
     }
     let mut children = laid(&encoded(array, update)?)?.into_iter();
-    let stored = each(stored, |child| {
+    let stored = each_child(stored, |child| {
         let rows = children.next().ok_or_else(|| Error::decline("the rows have other children"))?;
         // Scales may be narrower in one array than in another: `f32` holds the numbers of both.
         let dtype = if child.dtype() == rows.dtype() { rows.dtype() } else { Dtype::Float32 };
@@ -132,7 +132,7 @@ fn laid(stored: &Stored) -> Result<Vec<Array>> {
 }
 
 /// The array with what `f` makes of each child in its place.
-fn each(mut stored: Stored, f: impl FnMut(Array) -> Result<Array>) -> Result<Stored> {
+fn each_child(mut stored: Stored, f: impl FnMut(Array) -> Result<Array>) -> Result<Stored> {
     let mut results = laid(&stored)?.into_iter().map(f);
     let mut next = || results.next().unwrap_or_else(|| Err(Error::decline("a child is missing")));
     stored.codes = next()?;

@@ -161,8 +161,9 @@ impl Linear for Constant {
         decline_if(product == Product::Rows, "rows are moved elements")?;
         let axis = product.axis();
         let (mut shape, place) = (x.aval()?.shape, (-1 - axis) as usize);
-        if let (Some(extent), Some(&own)) = (shape.iter_mut().nth_back(place), self.aval.shape.iter().nth_back(place)) {
-            *extent = own;
+        if let (Some(extent), Some(&inner)) = (shape.iter_mut().nth_back(place), self.aval.shape.iter().nth_back(place))
+        {
+            *extent = inner;
         }
         self.times_sum(x, axis, &shape)
     }
@@ -200,7 +201,7 @@ struct OnElements {
 }
 
 impl OnElements {
-    fn own(&self, args: &[Array]) -> Result<Vec<Array>> {
+    fn as_given(&self, args: &[Array]) -> Result<Vec<Array>> {
         args.iter().zip(&self.dtypes).map(|(arg, &dtype)| narrowed(arg, dtype)).collect()
     }
 }
@@ -211,20 +212,20 @@ impl Differentiable for OnElements {
     }
 
     fn forward(&self, args: &[Array]) -> Result<Vec<Array>> {
-        let results = self.op.emit(&self.own(args)?)?;
+        let results = self.op.emit(&self.as_given(args)?)?;
         Ok(results.iter().map(|result| result.as_dtype(accumulator_dtype(result.dtype()))).collect::<Result<_, _>>()?)
     }
 
     fn backward(&self, primals: &[Array], cotangents: &[Array], outputs: &[Array]) -> Result<Vec<Array>> {
-        let own = self.own(primals)?;
-        let floats: Vec<usize> = (0..own.len()).filter(|&at| own[at].dtype().is_inexact()).collect();
-        let chosen: Vec<Array> = floats.iter().map(|&at| own[at].clone()).collect();
+        let args = self.as_given(primals)?;
+        let floats: Vec<usize> = (0..args.len()).filter(|&at| args[at].dtype().is_inexact()).collect();
+        let chosen: Vec<Array> = floats.iter().map(|&at| args[at].clone()).collect();
         let mut sums = primals.iter().map(ops::zeros_like).collect::<Result<Vec<_>, _>>()?;
         for (position, (cotangent, output)) in cotangents.iter().zip(outputs).enumerate() {
             if !output.dtype().is_inexact() {
                 continue;
             }
-            let result = of_chosen(&own, &floats, |args| Ok(vec![self.op.emit(args)?.swap_remove(position)]));
+            let result = of_chosen(&args, &floats, |args| Ok(vec![self.op.emit(args)?.swap_remove(position)]));
             let one = ops::ones_like(&result(chosen.clone())?[0])?;
             for (&at, slope) in floats.iter().zip(gradients(&chosen, &[one], &result)?) {
                 // Of a complex cotangent a real element has the real part.

@@ -43,11 +43,11 @@ impl Diagonal {
     ///
     /// `diagonal` is not a float vector of one element or more.
     pub fn new(diagonal: Array) -> Result<Self> {
-        let given = Aval::from(&diagonal);
-        check_float("the diagonal", &given)?;
+        let aval = Aval::from(&diagonal);
+        check_float("the diagonal", &aval)?;
         let &[n] = diagonal.shape() else {
             return Err(Error::invalid(
-                format!("the diagonal is {given}, which is not a vector"),
+                format!("the diagonal is {aval}, which is not a vector"),
                 "take the diagonal of a matrix with `Array::diagonal`",
             ));
         };

@@ -151,11 +151,11 @@ pub(crate) fn low_rank_multiply(_op: &Multiply, w: &LowRank, x: &Array) -> Resul
     // A factor may leave the range that the product is in.
     let (dtype, roomy) = (w.aval.dtype, roomy(w.aval.dtype));
     let source = source.as_dtype(roomy)?;
-    let own = |factor: Array| Ok(factor.as_dtype(roomy)?);
+    let widened = |factor: Array| Ok(factor.as_dtype(roomy)?);
     let times = |factor: Array| Ok(factor.as_dtype(roomy)?.multiply(&source)?);
     let result = match *source.shape() {
-        [] | [1] | [_, 1] => w.mapped(times, own),
-        [_] | [1, _] => w.mapped(own, times),
+        [] | [1] | [_, 1] => w.mapped(times, widened),
+        [_] | [1, _] => w.mapped(widened, times),
         _ => Err(Error::decline(format!("{} is no scalar, row or column", Aval::from(&source)))),
     }?;
     if roomy == dtype { Ok(result) } else { Cast::view(result, dtype, dtype) }

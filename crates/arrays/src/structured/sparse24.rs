@@ -66,8 +66,8 @@ impl Sparse24 {
         let before = place.reshape(&[1, 4])?.lt(place.reshape(&[4, 1])?)?;
         let beaten = other.gt(&own)?.logical_or(other.eq(&own)?.logical_and(before)?)?;
         let rank = beaten.as_dtype(Dtype::Int32)?.sum_axes(&[-1], false)?;
-        let kept = rank.lt(Array::from_int(2))?;
-        let sentinel = |array: i32| ops::select(&kept, &place, Array::from_int(array));
+        let is_kept = rank.lt(Array::from_int(2))?;
+        let sentinel = |array: i32| ops::select(&is_kept, &place, Array::from_int(array));
         let first = sentinel(4)?.min_axes(&[-1], true)?;
         let second = sentinel(-1)?.max_axes(&[-1], true)?;
         let chosen = ops::concatenate(&[&first, &second], -1)?;
@@ -144,9 +144,9 @@ impl Materialize for Sparse24 {
         let scales = Array::from_slice(&[1i32, 4, 16, 64], &[4]);
         let chosen = bytes.floor_divide(scales)?.remainder(Array::from_int(4))?;
         let chosen = chosen.flatten(-2, -1)?;
-        let all = 4 * self.indices.dim(-1);
+        let width = 4 * self.indices.dim(-1);
         let chosen =
-            if all == 2 * groups { chosen } else { chosen.split_at_indices(&[2 * groups], -1)?.swap_remove(0) };
+            if width == 2 * groups { chosen } else { chosen.split_at_indices(&[2 * groups], -1)?.swap_remove(0) };
         let pairs = |array: &Array| ops::unflatten(array, -1, &[groups, 2, 1]);
         let zero = Array::from_f32(0.0).as_dtype(self.values.dtype())?;
         let placed = ops::select(pairs(&chosen)?.eq(places())?, pairs(&self.values)?, zero)?;
@@ -155,10 +155,10 @@ impl Materialize for Sparse24 {
     }
 
     fn check(&self) -> Result<()> {
-        let made = Self::from_parts(self.values.clone(), self.indices.clone())?;
-        check_transposed(&made.aval, self.transposed)?;
-        let aval = Aval::new(&stored_shape(&made.aval, self.transposed)?, made.aval.dtype);
-        check_made(self, &Self { transposed: self.transposed, aval, ..made })
+        let plain = Self::from_parts(self.values.clone(), self.indices.clone())?;
+        check_transposed(&plain.aval, self.transposed)?;
+        let aval = Aval::new(&stored_shape(&plain.aval, self.transposed)?, plain.aval.dtype);
+        check_made(self, &Self { transposed: self.transposed, aval, ..plain })
     }
 }
 
@@ -166,7 +166,7 @@ impl Cut for Sparse24 {
     fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
         let along = if self.transposed { 1 - axis } else { axis };
         let last = self.values.ndim() - 1;
-        let (mut kept, mut bytes) = (range.clone(), range.clone());
+        let (mut places, mut bytes) = (range.clone(), range.clone());
         if along == last {
             // A byte has the places of two groups, of which the last one may be alone.
             if range.start % 8 != 0 || range.end % 8 != 0 && range.end != self.aval.shape[axis] {
@@ -175,9 +175,9 @@ impl Cut for Sparse24 {
                     "cut it at multiples of 8, where the bytes of its places end",
                 ));
             }
-            (kept, bytes) = (range.start / 2..range.end / 2, range.start / 8..(range.end + 7) / 8);
+            (places, bytes) = (range.start / 2..range.end / 2, range.start / 8..(range.end + 7) / 8);
         }
-        let values = cut(&(&self.values).into(), along as i32, kept)?.dense()?;
+        let values = cut(&(&self.values).into(), along as i32, places)?.dense()?;
         let indices = cut(&(&self.indices).into(), along as i32, bytes)?.dense()?;
         let mut aval = self.aval.clone();
         aval.shape[axis] = range.end - range.start;
@@ -228,16 +228,16 @@ pub(crate) fn sparse24_squeeze(op: &Squeeze, w: &Sparse24) -> Result<Value> {
     // An axis of size 1 holds no group, so that only a transposed matrix has one in the place of another.
     decline_if(w.transposed, "the matrix is transposed")?;
     let (values, indices) = (w.values.squeeze_axes(&op.axes)?, w.indices.squeeze_axes(&op.axes)?);
-    let kept = w.aval.shape.iter().zip(0..).filter(|(_, axis)| !op.axes.contains(axis));
-    let shape: Vec<i32> = kept.map(|(&extent, _)| extent).collect();
+    let extents = w.aval.shape.iter().zip(0..).filter(|(_, axis)| !op.axes.contains(axis));
+    let shape: Vec<i32> = extents.map(|(&extent, _)| extent).collect();
     Ok(Sparse24 { values, indices, transposed: false, aval: Aval::new(&shape, w.aval.dtype) }.into())
 }
 
 /// The sum along the axis of the groups, of the kept elements alone; others decline.
 #[handler]
 pub(crate) fn sparse24_sum(op: &Sum, w: &Sparse24) -> Result<Array> {
-    let own = if w.transposed { 0 } else { w.aval.shape.len() as i32 - 1 };
-    decline_if(!op.axes.contains(&own), "a group is not summed as a whole")?;
+    let group_axis = if w.transposed { 0 } else { w.aval.shape.len() as i32 - 1 };
+    decline_if(!op.axes.contains(&group_axis), "a group is not summed as a whole")?;
     let values = if w.transposed { w.values.t() } else { w.values.clone() };
     in_accumulator_dtype(&values, |values| Ok(values.sum_axes(&op.axes, true)?))
 }

@@ -243,8 +243,8 @@ impl Weight {
             is_stochastic: key.is_some(),
         };
         // Every array is an argument, also what has no gradient: `vmap` maps arguments only.
-        let own = [x, &self.codes, &self.scales].into_iter().chain(&self.master).chain(key);
-        Ok(apply(&own.cloned().collect::<Vec<_>>(), products)?.swap_remove(0))
+        let inputs = [x, &self.codes, &self.scales].into_iter().chain(&self.master).chain(key);
+        Ok(apply(&inputs.cloned().collect::<Vec<_>>(), products)?.swap_remove(0))
     }
 }
 

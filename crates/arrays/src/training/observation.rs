@@ -103,9 +103,9 @@ impl Observation {
                 continue;
             }
             // Its own rows alone: all experts together multiply each row once, and a NaN of another one does not show.
-            let own = x.take_axis(Array::from_slice(&places, &[places.len() as i32]), 0)?;
-            magnitudes.push(own.abs()?.sum_axis(0, None)?);
-            let (sums, at) = (recorded.sums(&own)?.expand_dims(0)?, Array::from_slice(&[expert as i32], &[1]));
+            let rows = x.take_axis(Array::from_slice(&places, &[places.len() as i32]), 0)?;
+            magnitudes.push(rows.abs()?.sum_axis(0, None)?);
+            let (sums, at) = (recorded.sums(&rows)?.expand_dims(0)?, Array::from_slice(&[expert as i32], &[1]));
             products = dynamic_slice_update(&products, &sums, &at, &[0])?;
             drop(sums);
             // The sums of all are nobody else's, so each is written where it belongs.
@@ -268,8 +268,8 @@ impl Observation {
 fn places(indices: &[i64], experts: usize) -> Vec<Vec<u32>> {
     let mut places = vec![Vec::new(); experts];
     for (place, &expert) in indices.iter().enumerate() {
-        if let Some(own) = usize::try_from(expert).ok().and_then(|expert| places.get_mut(expert)) {
-            own.push(place as u32);
+        if let Some(rows) = usize::try_from(expert).ok().and_then(|expert| places.get_mut(expert)) {
+            rows.push(place as u32);
         }
     }
     places

@@ -137,13 +137,13 @@ impl Observed {
                 "observe a weight whose products sum over its last axis, as `x W^T` does, or store its transpose",
             ));
         }
-        let seen = by_axis.remove(&last).ok_or_else(|| {
+        let observation = by_axis.remove(&last).ok_or_else(|| {
             Error::invalid(
                 format!("the weight {} was not multiplied while it was observed", self.aval),
                 "run the model on inputs that reach it, or leave it out",
             )
         })?;
-        seen.finite()
+        observation.finite()
     }
 
     fn ended(&self) -> Error {
@@ -287,8 +287,8 @@ impl Linear for Observed {
     }
 
     fn transposed(&self, axes: &[i32]) -> Result<Value> {
-        let own = axes.iter().map(|&axis| self.axes[axis as usize]).collect();
-        self.mapped(own, |w| Ok(w.transpose_axes(axes)?))
+        let permuted = axes.iter().map(|&axis| self.axes[axis as usize]).collect();
+        self.mapped(permuted, |w| Ok(w.transpose_axes(axes)?))
     }
 
     fn cast(&self, dtype: Dtype) -> Result<Value> {
@@ -326,7 +326,7 @@ impl View for Observed {
 
 /// Any other primitive, of the weight itself.
 fn observed_default(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Value>> {
-    let own = |value: &&Value| value.downcast::<Observed>().map_or_else(|| (*value).clone(), |w| w.inner.clone());
-    let own: Vec<Value> = operands.iter().map(own).collect();
-    primitive.apply(&own.iter().collect::<Vec<_>>())
+    let unwrapped = |value: &&Value| value.downcast::<Observed>().map_or_else(|| (*value).clone(), |w| w.inner.clone());
+    let inner: Vec<Value> = operands.iter().map(unwrapped).collect();
+    primitive.apply(&inner.iter().collect::<Vec<_>>())
 }

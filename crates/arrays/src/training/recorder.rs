@@ -52,7 +52,7 @@ struct Step {
 #[derive(Clone)]
 struct Tally {
     number: u64,
-    seen: Observation,
+    observation: Observation,
 }
 
 /// Rows that meet a weight.
@@ -88,7 +88,7 @@ impl Recorder {
     /// Ends the recording: what it has, by the axis that was summed over.
     pub(super) fn end(&self) -> Option<BTreeMap<usize, Observation>> {
         let by_axis = self.state().take()?.by_axis;
-        Some(by_axis.into_iter().map(|(axis, tally)| (axis, tally.seen)).collect())
+        Some(by_axis.into_iter().map(|(axis, tally)| (axis, tally.observation)).collect())
     }
 
     /// Adds rows that met the weight, whose products are summed over an axis.
@@ -117,14 +117,14 @@ impl Sums {
         let after = if let Some(after) = entries.known(number, &meeting)? {
             after
         } else {
-            let seen = meeting.sums(self.ledger.recorded)?;
+            let observation = meeting.sums(self.ledger.recorded)?;
             // Nobody else holds the sums before, so that those after are computed where they lie.
             entries.steps.retain(|step| step.after.number != number);
-            let seen = match self.by_axis.remove(&axis) {
-                Some(before) => before.seen.and(seen)?,
-                None => seen,
+            let observation = match self.by_axis.remove(&axis) {
+                Some(before) => before.observation.and(observation)?,
+                None => observation,
             };
-            entries.enter(number, meeting, seen)
+            entries.enter(number, meeting, observation)
         };
         self.by_axis.insert(axis, after);
         Ok(())
@@ -153,9 +153,9 @@ impl Entries {
     }
 
     /// Notes what a meeting made of sums of a number.
-    fn enter(&mut self, before: u64, meeting: Meeting, seen: Observation) -> Tally {
+    fn enter(&mut self, before: u64, meeting: Meeting, observation: Observation) -> Tally {
         self.tallies += 1;
-        let after = Tally { number: self.tallies, seen };
+        let after = Tally { number: self.tallies, observation };
         self.steps.push_back(Step { before, meeting, after: after.clone() });
         if self.steps.len() > STEPS {
             self.steps.pop_front();

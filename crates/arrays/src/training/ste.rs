@@ -58,9 +58,9 @@ where
     let masters = masters.iter().map(Value::dense).collect::<Result<Vec<Array>>>()?;
     let stopped = masters.iter().map(|master| Ok(mlx_rs::stop_gradient(master)?.into()));
     let results = f(&tree::unflatten(&of, stopped.collect::<Result<_>>()?)?).map_err(Into::into)?;
-    let (results, made) = tree::flatten(&results, Open::Closed)?;
+    let (results, structure) = tree::flatten(&results, Open::Closed)?;
     let several = masters.len() == 1 && results.len() != 1;
-    if let Some(difference) = of.difference(&made).filter(|_| !several) {
+    if let Some(difference) = of.difference(&structure).filter(|_| !several) {
         return Err(Error::invalid(
             format!("the function given to ste made another structure than that of its masters: {difference}"),
             "return one array for each master, in the structure of the masters",
@@ -77,7 +77,7 @@ where
         }
         if expected.dtype.is_inexact() { with_gradient_of(result, master.clone()) } else { Ok(result) }
     });
-    tree::unflatten(&made, paired.collect::<Result<_>>()?)
+    tree::unflatten(&structure, paired.collect::<Result<_>>()?)
 }
 
 /// A float master whose forward value is another array.
@@ -183,8 +183,9 @@ fn straight_through(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Va
                 "the result is implicit, and its derivative not that of the same view of a master",
             ));
         }
-        let own = |value: &&Value| value.downcast::<Ste>().map_or_else(|| (*value).clone(), |ste| (&ste.master).into());
-        let masters: Vec<Value> = operands.iter().map(own).collect();
+        let master =
+            |value: &&Value| value.downcast::<Ste>().map_or_else(|| (*value).clone(), |ste| (&ste.master).into());
+        let masters: Vec<Value> = operands.iter().map(master).collect();
         let masters = primitive.apply(&masters.iter().collect::<Vec<_>>())?;
         return masters.iter().zip(results).map(|(master, result)| with_gradient_of(result, master.dense()?)).collect();
     }
@@ -328,12 +329,12 @@ impl StraightThrough {
         let args: Vec<Value> =
             operands.iter().map(|operand| operand.value.clone()).chain(more.iter().map(Value::from)).collect();
         let results = intercept(&args, |arrays| {
-            let (own, more) = arrays.split_at(operands.len());
-            let at: Vec<Array> = chosen(own, free).cloned().collect();
+            let (arrays, more) = arrays.split_at(operands.len());
+            let at: Vec<Array> = chosen(arrays, free).cloned().collect();
             let function = |chosen: Vec<Array>| {
                 let mut chosen = chosen.iter();
                 let operand = |(array, free): (_, &bool)| if *free { chosen.next() } else { Some(array) };
-                let operands: Vec<Array> = own.iter().zip(free).filter_map(operand).cloned().collect();
+                let operands: Vec<Array> = arrays.iter().zip(free).filter_map(operand).cloned().collect();
                 if widely { gathered_widely(&operands) } else { self.primitive.emit(&operands) }
             };
             derivative(&at, more, &function)
@@ -395,8 +396,10 @@ impl Differentiable for StraightThrough {
             if !free.contains(&true) {
                 continue;
             }
-            let found = self.differentiated(&operands, (&free[..], widely), cotangents, derivatives::gradients)?;
-            for (argument, gradient) in chosen(&operands, free).filter_map(|operand| operand.argument).zip(found) {
+            let of_operands =
+                self.differentiated(&operands, (&free[..], widely), cotangents, derivatives::gradients)?;
+            for (argument, gradient) in chosen(&operands, free).filter_map(|operand| operand.argument).zip(of_operands)
+            {
                 gradients[argument] = gradient;
             }
         }

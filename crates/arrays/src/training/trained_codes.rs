@@ -47,7 +47,7 @@ pub struct TrainedCodes {
     /// The random key that the steps to come are rounded by: `u32[2]`.
     #[implicit(get)]
     key: Array,
-    /// What has the gradient, or is moved, while a step is made.
+    /// What has the gradient, or is moved, during a step.
     #[implicit(get)]
     value: Option<Array>,
     /// The format, such as `int8+stochastic`.
@@ -133,9 +133,9 @@ impl TrainedCodes {
     pub fn stepped(self) -> Result<Self> {
         let Some(value) = &self.value else { return Ok(self) };
         self.check()?;
-        let (kept, key) = random::split(&self.key, 2)?;
+        let (next_key, key) = random::split(&self.key, 2)?;
         let codes = redrawn(&self.codes, rounding_to(&self.format)?, &value.as_dtype(Dtype::Float32)?, &key)?;
-        Ok(Self { codes, key: kept, ..self.at_rest() })
+        Ok(Self { codes, key: next_key, ..self.at_rest() })
     }
 
     fn straight(&self) -> Result<Value> {

@@ -86,9 +86,9 @@ impl Cast {
     /// Whether a product with numbers of `dtype` promotes what is behind a view; not where that is only such a view again, which a
     /// product would ask for without end.
     fn is_promoted(behind: &Value, dtype: Dtype) -> Result<bool> {
-        let own = behind.aval()?.dtype;
-        let wide = if own == dtype { own } else { Dtype::Float32 };
-        if own != wide {
+        let behind_dtype = behind.aval()?.dtype;
+        let wide = if behind_dtype == dtype { behind_dtype } else { Dtype::Float32 };
+        if behind_dtype != wide {
             let read = implicit(behind, |w| w.as_dtype(wide))?;
             let view = read.downcast::<Self>();
             return Ok(!view.is_some_and(|view| view.behind().aval().is_ok_and(|aval| aval.dtype != wide)));

@@ -167,22 +167,22 @@ impl Concat {
         }
         let rows = rows.as_dtype(Dtype::Int32)?;
         implicit((rows, &self.parts), |(rows, parts)| {
-            let mut found: Option<Array> = None;
+            let mut result: Option<Array> = None;
             for (part, start) in parts.iter().zip(&self.bounds).filter(|(part, _)| part.dim(0) > 0) {
-                let own = rows.subtract(Array::from_int(*start))?;
+                let local = rows.subtract(Array::from_int(*start))?;
                 let last = Array::from_int(part.dim(0) - 1);
-                let taken = part.take_axis(ops::clip(&own, (&Array::from_int(0), &last))?, 0)?;
+                let taken = part.take_axis(ops::clip(&local, (&Array::from_int(0), &last))?, 0)?;
                 // From the second part on, rows before it stay as they are.
-                found = Some(match found {
+                result = Some(match result {
                     None => taken,
                     Some(before) => {
                         let mut shape = rows.shape().to_vec();
                         shape.resize(taken.ndim(), 1);
-                        ops::select(own.ge(Array::from_int(0))?.reshape(&shape)?, taken, before)?
+                        ops::select(local.ge(Array::from_int(0))?.reshape(&shape)?, taken, before)?
                     }
                 });
             }
-            found.ok_or_else(|| Error::decline("there are no parts"))
+            result.ok_or_else(|| Error::decline("there are no parts"))
         })
     }
 }
@@ -195,16 +195,16 @@ fn flattened(arrays: Vec<Value>, axis: usize) -> Result<Vec<Value>> {
     for array in arrays {
         let joined = array.downcast::<Concat>().filter(|joined| joined.axis == axis);
         let mut is_joined = joined.is_some();
-        let mut own = joined.map_or_else(|| vec![array.clone()], |joined| joined.parts.clone());
+        let mut inner = joined.map_or_else(|| vec![array.clone()], |joined| joined.parts.clone());
         if (was_joined || is_joined)
             && let Some(Value::Dense(before)) = parts.last_mut()
-            && let Some(Value::Dense(first)) = own.first()
+            && let Some(Value::Dense(first)) = inner.first()
         {
             *before = ops::concatenate(&[&*before, first], axis as i32)?;
-            own.remove(0);
+            inner.remove(0);
             is_joined = true;
         }
-        parts.extend(own);
+        parts.extend(inner);
         was_joined = is_joined;
     }
     Ok(parts)
@@ -229,12 +229,12 @@ impl Cut for Concat {
     fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
         let mut parts = Vec::new();
         for (part, bounds) in self.parts.iter().zip(self.bounds.windows(2)) {
-            let own = match bounds {
+            let local = match bounds {
                 &[first, last] if axis == self.axis => range.start.max(first) - first..range.end.min(last) - first,
                 _ => range.clone(),
             };
-            if own.start < own.end {
-                parts.push(cut(part, axis as i32, own)?);
+            if local.start < local.end {
+                parts.push(cut(part, axis as i32, local)?);
             }
         }
         Self::view(parts, self.axis)
@@ -262,8 +262,8 @@ impl Linear for Concat {
 /// The parts in another shape, in which their axis is still one.
 #[handler]
 pub(crate) fn concat_reshape(op: &Reshaping, w: &Concat, results: &[Aval]) -> Result<Value> {
-    let (own, shape) = (&w.aval.shape, &results[0].shape);
-    let axis = reshaped_axis(own, w.axis, shape, |extent| extent == own[w.axis]);
+    let (from, shape) = (&w.aval.shape, &results[0].shape);
+    let axis = reshaped_axis(from, w.axis, shape, |extent| extent == from[w.axis]);
     let axis = axis.ok_or_else(|| Error::decline("the axis of the parts is lost"))?;
     w.shaped(axis, shape, |part, shape| op.of_part(&part, shape))
 }
@@ -273,9 +273,9 @@ pub(crate) fn concat_reshape(op: &Reshaping, w: &Concat, results: &[Aval]) -> Re
 pub(crate) fn concat_broadcast(_op: &Broadcast, w: &Concat, others: &[&Value], results: &[Aval]) -> Result<Value> {
     // In a function without shapes it would be written down how often.
     decline_if(!others.is_empty(), "the other operands say how often")?;
-    let (own, shape) = (&w.aval.shape, &results[0].shape);
-    let axis = w.axis + shape.len() - own.len();
-    decline_if(shape[axis] != own[w.axis], "the parts would be repeated along their own axis")?;
+    let (from, shape) = (&w.aval.shape, &results[0].shape);
+    let axis = w.axis + shape.len() - from.len();
+    decline_if(shape[axis] != from[w.axis], "the parts would be repeated along their own axis")?;
     w.shaped(axis, shape, |part, shape| Ok(ops::broadcast_to(part, shape)?))
 }
 

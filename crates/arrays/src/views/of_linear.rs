@@ -33,10 +33,10 @@ fn viewed(array: &dyn ImplicitArray) -> Result<Value> {
 /// says more.
 fn or_view(
     array: &dyn ImplicitArray,
-    own: impl FnOnce(&dyn Linear) -> Result<Value>,
+    method: impl FnOnce(&dyn Linear) -> Result<Value>,
     view: impl FnOnce() -> Result<Value>,
 ) -> Result<Value> {
-    match array.family::<dyn Linear>().map(own) {
+    match array.family::<dyn Linear>().map(method) {
         None => view(),
         Some(Err(reason @ Error::Declined(_))) => match view() {
             Err(Error::Declined(_)) => Err(reason),
@@ -52,7 +52,7 @@ pub(crate) fn linear_transpose(op: &Transpose, array: &dyn ImplicitArray) -> Res
     if op.axes.is_sorted() {
         return Ok(itself(array));
     }
-    or_view(array, |own| own.transposed(&op.axes), || Transposed::view(viewed(array)?, &op.axes))
+    or_view(array, |linear| linear.transposed(&op.axes), || Transposed::view(viewed(array)?, &op.axes))
 }
 
 /// The slice, as a [`Sliced`].
@@ -66,19 +66,19 @@ pub(crate) fn linear_slice(op: &Slice, array: &dyn ImplicitArray, results: &[Ava
 #[handler]
 pub(crate) fn linear_astype(op: &AsType, array: &dyn ImplicitArray) -> Result<Value> {
     let view = || {
-        let own = array.aval()?.dtype;
+        let from = array.aval()?.dtype;
         check_castable(op.dtype)?;
-        check_castable(own)?;
-        Cast::view(viewed(array)?, own, op.dtype)
+        check_castable(from)?;
+        Cast::view(viewed(array)?, from, op.dtype)
     };
-    or_view(array, |own| own.cast(op.dtype), view)
+    or_view(array, |linear| linear.cast(op.dtype), view)
 }
 
 /// The other sign: the type's own, or a [`Scaled`].
 #[handler]
 pub(crate) fn linear_negative(_op: &Negative, array: &dyn ImplicitArray) -> Result<Value> {
     let by = Factor::new(&array.aval()?, &Array::from_f32(-1.0), false)?;
-    or_view(array, |own| own.scaled(&by), || Scaled::view(viewed(array)?, by.number(), false))
+    or_view(array, |linear| linear.scaled(&by), || Scaled::view(viewed(array)?, by.number(), false))
 }
 
 /// An array times a scalar: the type's own, or a [`Scaled`] of any array.
@@ -94,7 +94,7 @@ pub(crate) fn linear_divide(_op: &Divide, array: &dyn ImplicitArray, by: &Array)
 }
 
 fn scaled(array: &dyn ImplicitArray, by: &Factor) -> Result<Value> {
-    or_view(array, |own| own.scaled(by), || Scaled::view(itself(array), by.number(), by.divides()))
+    or_view(array, |linear| linear.scaled(by), || Scaled::view(itself(array), by.number(), by.divides()))
 }
 
 /// Arrays of any types one after the other, in any order, as a [`Concat`].
@@ -112,7 +112,7 @@ pub(crate) fn linear_broadcast(
     _shape: &[&Value],
     results: &[Aval],
 ) -> Result<Value> {
-    broadcast(&Batched::seen(array)?, &results[0].shape)
+    broadcast(&Batched::from_packed(array)?, &results[0].shape)
 }
 
 /// The matrices for each entry of the other side of a product, by which MLX repeats them in a function without shapes: stored ones
@@ -126,7 +126,7 @@ pub(crate) fn linear_broadcast_axes(
     results: &[Aval],
 ) -> Result<Value> {
     if array.aval()?.shape.len() != 2 {
-        return broadcast(&Batched::seen(array)?, &results[0].shape);
+        return broadcast(&Batched::from_packed(array)?, &results[0].shape);
     }
     decline_if(op.ignore_axes != [-2, -1], "the matrix is not repeated whole")?;
     Repeated::view(itself(array), &results[0].shape)

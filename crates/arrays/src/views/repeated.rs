@@ -77,18 +77,18 @@ impl Materialize for Repeated {
 impl Linear for Repeated {
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
         decline_if(product == Product::Rows, "rows are moved elements")?;
-        let own = match self.inner.family::<dyn Linear>() {
+        let result = match self.inner.family::<dyn Linear>() {
             Some(linear) => linear.product(product, x),
             None => Err(Error::decline("it has no products")),
         };
-        let Value::Dense(x) = x else { return own };
-        let serves = match &own {
+        let Value::Dense(x) = x else { return result };
+        let serves = match &result {
             Ok(Value::Dense(result)) => has_shape_rules(result, x)?,
             Err(Error::Declined(_)) => false,
             _ => true,
         };
         // The matrix is built, and not the batch: a function without shapes cannot write down for how many entries.
-        if serves { own } else { Ok(product.apply(x, &self.inner.dense()?)?.into()) }
+        if serves { result } else { Ok(product.apply(x, &self.inner.dense()?)?.into()) }
     }
 
     fn gain(&self) -> Gain {

@@ -227,24 +227,24 @@ impl Linear for Rotated {
             implicit((rotated(&x, axis)?, inner), |(x, w)| product.apply(&x, &w))
         } else {
             // An implicit `x`, such as the weights of an attention, is the product's own matter.
-            let made = implicit((x, inner), |(x, w)| product.apply(&x.as_dtype(dtype)?, &w))?;
-            implicit(made, |made| rotated(&made, made.ndim() - 1 - behind))
+            let result = implicit((x, inner), |(x, w)| product.apply(&x.as_dtype(dtype)?, &w))?;
+            implicit(result, |result| rotated(&result, result.ndim() - 1 - behind))
         };
         self.rounded(result?)
     }
 
     /// The same array, read in another float type; a [`Cast`] where a rounding must show.
     fn cast(&self, dtype: Dtype) -> Result<Value> {
-        let own = self.aval.dtype;
+        let from = self.aval.dtype;
         check_castable(dtype)?;
         // Of a dense array it is a view, too: nothing is built for a cast.
         let read = |dtype| -> Result<Value> { Ok(Self::new(self.inner_in(dtype)?, self.axis as i32)?.into()) };
-        if !holds(dtype, own) {
-            return Cast::view(read(Dtype::Float32)?, own, dtype);
+        if !holds(dtype, from) {
+            return Cast::view(read(Dtype::Float32)?, from, dtype);
         }
-        if dtype == Dtype::Float16 && own != dtype && self.read_in(dtype)?.is_none() {
+        if dtype == Dtype::Float16 && from != dtype && self.read_in(dtype)?.is_none() {
             // What is not rotated back may be beyond the range of `f16`.
-            return Cast::view(self.clone().into(), own, dtype);
+            return Cast::view(self.clone().into(), from, dtype);
         }
         read(dtype)
     }

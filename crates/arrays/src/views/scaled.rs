@@ -122,15 +122,15 @@ impl Linear for Scaled {
     }
 
     fn cast(&self, dtype: Dtype) -> Result<Value> {
-        let own = self.aval.dtype;
-        check_castable(own)?;
+        let from = self.aval.dtype;
+        check_castable(from)?;
         check_castable(dtype)?;
-        if holds(dtype, own) {
-            return Cast::view(self.clone().into(), own, dtype);
+        if holds(dtype, from) {
+            return Cast::view(self.clone().into(), from, dtype);
         }
         // A product in a narrower type shows its rounding in a wider one.
         let inner = implicit(&self.inner, |w| w.as_dtype(Dtype::Float32))?;
-        Cast::view(self.with(inner)?, own, dtype)
+        Cast::view(self.with(inner)?, from, dtype)
     }
 }
 

@@ -133,12 +133,12 @@ impl Linear for ScaledChannels {
         let behind = self.aval.shape.len() - 1 - self.axis;
         let x = &in_room(dense_operand(x)?)?;
         let chosen = |x: &Array| implicit((x, &self.inner), |(x, inner)| ops::gather_mm(x, inner, left, right, None));
-        let made = match behind {
+        let result = match behind {
             0 => implicit((chosen(x)?, &self.factors), |(result, factors)| times(&result, &factors, 0)),
             1 => chosen(&times(x, &self.factors, 0)?),
             _ => Err(Error::decline("whole matrices are scaled")),
         };
-        implicit(made?, |made| made.as_dtype(self.aval.dtype))
+        implicit(result?, |result| result.as_dtype(self.aval.dtype))
     }
 }
 

@@ -88,8 +88,8 @@ impl Sliced {
         let is_cut = |axis: usize| axis + kept != rank && self.aval.shape[axis] != whole[axis];
         decline_if(rank < 2 || (0..rank).any(is_cut), "another axis than that of the output is cut")?;
         let axis = rank - kept;
-        let own = self.aval.shape[axis];
-        decline_if(own < whole[axis] - own, "less than half of the product is wanted")?;
+        let extent = self.aval.shape[axis];
+        decline_if(extent < whole[axis] - extent, "less than half of the product is wanted")?;
         Ok([self.start[axis], self.stop[axis]])
     }
 

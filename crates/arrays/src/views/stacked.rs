@@ -95,8 +95,8 @@ impl Cut for Stacked {
         let experts = match axis.checked_sub(1) {
             None => self.experts[range.start as usize..range.end as usize].to_vec(),
             Some(axis) => {
-                let each = self.experts.iter().map(|expert| cut(expert, axis as i32, range.clone()));
-                each.collect::<Result<_>>()?
+                let parts = self.experts.iter().map(|expert| cut(expert, axis as i32, range.clone()));
+                parts.collect::<Result<_>>()?
             }
         };
         Self::view(experts)

@@ -38,14 +38,14 @@ pub(super) struct Checks {
     folder: Option<PathBuf>,
     /// Whether subnormal numbers are taken for zero, as Metal may take them.
     flushes: bool,
-    all: Vec<Check>,
+    cases: Vec<Check>,
 }
 
 impl Checks {
     /// None yet. Where `TACIT_GPU_CASES` names a folder, they are written there by this name and not run.
     pub(super) fn new(name: &'static str) -> Self {
         let folder = std::env::var_os("TACIT_GPU_CASES").map(PathBuf::from);
-        Self { name, folder, flushes: false, all: Vec::new() }
+        Self { name, folder, flushes: false, cases: Vec::new() }
     }
 
     /// The same where subnormal numbers are taken for zero.
@@ -59,7 +59,7 @@ impl Checks {
     }
 
     pub(super) fn add(&mut self, parts: Option<Parts>, inputs: Vec<Array>, expected: Vec<Array>, within: Within) {
-        self.all.push(Check { parts: parts.expect("has a source"), inputs, expected, within });
+        self.cases.push(Check { parts: parts.expect("has a source"), inputs, expected, within });
     }
 
     /// Runs or writes them.
@@ -71,10 +71,10 @@ impl Checks {
     }
 
     fn run(self) {
-        assert!(!self.all.is_empty(), "{}: nothing is checked", self.name);
+        assert!(!self.cases.is_empty(), "{}: nothing is checked", self.name);
         let mut program = Program::default();
         let (mut jobs, mut expectations) = (Vec::new(), Vec::new());
-        for (at, Check { parts, inputs, expected, within }) in self.all.into_iter().enumerate() {
+        for (at, Check { parts, inputs, expected, within }) in self.cases.into_iter().enumerate() {
             expectations.push((format!("{} {:?}", parts.label, parts.sizes), expected.clone(), within));
             jobs.push(Job {
                 launch: program.add(parts, &avals(&inputs), &dtypes(&expected)),
@@ -107,7 +107,7 @@ impl Checks {
         let mut lines = BufWriter::new(File::create(folder.join(format!("{}.jsonl", self.name)))?);
         let mut data = BufWriter::new(File::create(folder.join(format!("{}.bin", self.name)))?);
         let mut end = 0;
-        for Check { parts, inputs, expected, within } in self.all {
+        for Check { parts, inputs, expected, within } in self.cases {
             let mut line = written(folder, &parts.launch(), &avals(&inputs), &dtypes(&expected))?;
             let mut kept = |array: &Array| -> std::io::Result<Value> {
                 let bytes = bytes(array);

@@ -51,14 +51,14 @@ pub(crate) fn gather_rows(layout: &Layout, inputs: &[Aval], dtype: Dtype, target
 /// the CPU's. None for a matrix without elements, or where the decomposition says what is wrong.
 pub(crate) fn add_dense(layout: &Layout, scaled: bool, inputs: &[Aval], target: Target) -> Option<Parts> {
     let names = &["x", "multiplier"][..=usize::from(scaled)];
-    let (own, children) = inputs.split_at_checked(names.len())?;
+    let (operands, children) = inputs.split_at_checked(names.len())?;
     let mut weight = Weight::new(layout, children)?;
     let elements = layout.n * layout.k;
     let is_number = |factor: &Aval| factor.dtype == Dtype::Float32 && factor.size() > 0;
-    if own[0].size() != elements || !own[1..].iter().all(is_number) {
+    if operands[0].size() != elements || !operands[1..].iter().all(is_number) {
         return None;
     }
-    let kind = float(own[0].dtype)?;
+    let kind = float(operands[0].dtype)?;
     let factor = if scaled { "multiplier[0]" } else { "1.0f" };
     let body = format!(
         "  enum {{ THREADS = {THREADS} }};\n{}  tacit::add_dense<Weight, {kind}>(w, (const TACIT_DEVICE {kind}*)x, {factor}, \
@@ -66,7 +66,7 @@ pub(crate) fn add_dense(layout: &Layout, scaled: bool, inputs: &[Aval], target: 
         weight.bind
     );
     let groups = [elements.div_ceil(8 * THREADS), 1, 1];
-    let label = format!("{}_{}_{}", if scaled { "add_scaled" } else { "add" }, weight.label, short(own[0].dtype));
+    let label = format!("{}_{}_{}", if scaled { "add_scaled" } else { "add" }, weight.label, short(operands[0].dtype));
     weight.inputs = names.iter().map(|&name| name.to_owned()).chain(weight.inputs).collect();
     parts(weight, label, body, [layout.n, layout.k, 0], groups, target)
 }

@@ -49,8 +49,8 @@ pub(crate) fn quantize_sum(
     inputs: &[Aval],
     target: Target,
 ) -> Option<Parts> {
-    let own: &[_] = if scheme.is_relative() { &["global"] } else { &[] };
-    let sum = Sum::new(read, own, inputs)?;
+    let names: &[_] = if scheme.is_relative() { &["global"] } else { &[] };
+    let sum = Sum::new(read, names, inputs)?;
     let shape = &[size(read.n)?, size(read.k)?];
     let names = sum.names.clone();
     Encode { scheme, block, shape, inputs, names: &names, results: results(scheme), sum: Some(sum) }
@@ -231,7 +231,7 @@ impl Encode<'_> {
                 "left" | "right" | "factors" | "base" => {}
                 "key" if is_key(aval) => rule.pointer("const ", "tacit::u32", name),
                 "key" => return None,
-                _ => rule.given(name, aval, blocks)?,
+                _ => rule.coding_input(name, aval, blocks)?,
             }
         }
         let given_biases = !self.is_given() || self.names.contains(&"biases");

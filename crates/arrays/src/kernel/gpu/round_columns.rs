@@ -39,7 +39,7 @@ pub(crate) fn round_columns(scheme: &Scheme, inputs: &[Aval], target: Target) ->
         rule.pointer("const ", "float", name);
     }
     for (name, aval) in names[2..].iter().zip(stored) {
-        rule.given(name, aval, n * width)?;
+        rule.coding_input(name, aval, n * width)?;
     }
     for name in RESULTS {
         rule.pointer("", "float", name);

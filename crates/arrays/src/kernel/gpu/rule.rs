@@ -89,7 +89,7 @@ impl Rule {
 
     /// An input by which elements are coded: so many `scales` or `biases`, or `global`, what NVFP4's scales are relative to. None
     /// where it has another length or dtype.
-    pub(super) fn given(&mut self, name: &str, aval: &Aval, count: usize) -> Option<()> {
+    pub(super) fn coding_input(&mut self, name: &str, aval: &Aval, count: usize) -> Option<()> {
         if name == "global" {
             self.statements += "  e.factor = global[0] == 0.0f ? 0.0f : tacit::exact_div(2688.0f, global[0]);\n";
             return (aval.dtype == Dtype::Float32 && aval.size() > 0).then_some(());
@@ -125,9 +125,9 @@ impl Rule {
             let above = thresholds.iter().map(|&at| format!("(tacit::u32)(x > tacit::from_bits({}))", bits(at)));
             std::iter::once("0u".to_owned()).chain(above).collect::<Vec<_>>().join(" + ")
         } else {
-            let mut all = [f32::INFINITY; 255];
-            all[..thresholds.len()].copy_from_slice(thresholds);
-            self.table("tacit_thresholds", &all.map(bits));
+            let mut padded = [f32::INFINITY; 255];
+            padded[..thresholds.len()].copy_from_slice(thresholds);
+            self.table("tacit_thresholds", &padded.map(bits));
             self.fields += "  const TACIT_GROUP float* thresholds;\n";
             self.statements += "  TACIT_GROUP_ARRAY(float, tacit_far, 255);\n  \
                                 for (tacit::u32 i = at.id; i < 255; i += THREADS) tacit_far[i] = \

@@ -24,13 +24,13 @@ impl From<GpuBackend> for Target {
 impl Target {
     /// The text before the description of a kernel.
     pub(super) fn header(self) -> String {
-        let own = match self {
+        let language = match self {
             Self::Gpu(GpuBackend::Cuda) => include_str!("source/cuda.h"),
             Self::Gpu(GpuBackend::Metal) => include_str!("source/metal.h"),
             #[cfg(test)]
             Self::Host => include_str!("source/host.h"),
         };
-        [own, include_str!("source/weight.h")].concat()
+        [language, include_str!("source/weight.h")].concat()
     }
 
     /// The products of a warp.

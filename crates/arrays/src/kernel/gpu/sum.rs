@@ -37,7 +37,7 @@ impl<'a> Sum<'a> {
         let mut sum = Self { read, base: None, names, label, fields, statements };
         let elements = read.n.checked_mul(read.k)?;
         let lengths = [("left", read.n * read.rank), ("right", read.rank * read.k), ("factors", read.n)];
-        for ((name, length), aval) in lengths.into_iter().zip(&inputs[..read.own()]) {
+        for ((name, length), aval) in lengths.into_iter().zip(&inputs[..read.inputs_of_sum()]) {
             if (aval.dtype, aval.size()) != (Dtype::Float32, length) {
                 return None;
             }

@@ -144,12 +144,12 @@ struct Numbers {
 impl Writer {
     /// A child that is read element by element, if it has so many of this type.
     fn field(&mut self, name: &'static str, kind: &str, child: &Aval, length: usize) -> Option<()> {
-        let held = match child.dtype {
+        let stored = match child.dtype {
             Dtype::Uint8 => Some("tacit::u8"),
             Dtype::Int8 => Some("tacit::i8"),
             dtype => float(dtype),
         };
-        (held == Some(kind) && child.size() == length).then(|| self.pointer(name, kind))
+        (stored == Some(kind) && child.size() == length).then(|| self.pointer(name, kind))
     }
 
     fn pointer(&mut self, name: &'static str, kind: &str) {

@@ -91,9 +91,9 @@ impl Calibrate for Awq {
                 continue;
             }
             let (value, factors) = (format.quantize(&scaled)?, scales.reciprocal()?);
-            let found = error(&value, Some(&factors))?;
-            if found < best.0 {
-                best = (found, value, Some(factors));
+            let loss = error(&value, Some(&factors))?;
+            if loss < best.0 {
+                best = (loss, value, Some(factors));
             }
         }
         if !best.0.is_finite() {

@@ -119,13 +119,13 @@ impl Scaled<'_> {
 
     /// Scales along an axis: those of groups side by side, or of matrices one below the other.
     pub(super) fn joined(parts: &[FloatScales], axis: i32) -> Result<FloatScales> {
-        let all = |of: &dyn Fn(&FloatScales) -> Option<Array>| {
+        let along_axis = |of: &dyn Fn(&FloatScales) -> Option<Array>| {
             let parts: Option<Vec<Array>> = parts.iter().map(of).collect();
             parts.map(|parts| ops::concatenate(&parts, axis)).transpose()
         };
-        let scales = all(&|scales| Some(scales.scales.clone()))?;
+        let scales = along_axis(&|scales| Some(scales.scales.clone()))?;
         let scales = scales.ok_or_else(|| Error::decline("there are no scales"))?;
-        Ok(FloatScales { scales, biases: all(&|scales| scales.biases.clone())?, global_scale: None })
+        Ok(FloatScales { scales, biases: along_axis(&|scales| scales.biases.clone())?, global_scale: None })
     }
 
     /// Whether scales may be any others: not where they are fixed, nor where they are powers of two.

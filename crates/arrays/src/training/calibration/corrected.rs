@@ -112,8 +112,8 @@ impl<M: Calibrate> Calibrate for Corrected<M> {
             let lost = wide.subtract(dense(&codes)?)?;
             let [a, b] = factors(&lost, &gram, self.rank)?;
             let product = b.matmul(&a)?;
-            let left = lost.subtract(&product)?;
-            let error = errors(&left, &gram)?.sum(None)?;
+            let residual = lost.subtract(&product)?;
+            let error = errors(&residual, &gram)?.sum(None)?;
             coded = wide.subtract(product)?.as_dtype(weight.dtype())?;
             transforms::eval([&error, &coded, &a, &b])?;
             let error = error.item_exact::<f32>();

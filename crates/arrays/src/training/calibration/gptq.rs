@@ -133,9 +133,9 @@ impl Calibrate for Gptq {
             let run = Run { format, hessian, matrix, dtype: weight.dtype() };
             match &coder {
                 Coder::Scaled(scaled) => {
-                    let (codes, own) = run.fitted(scaled, &w, &gram, self.refits)?;
+                    let (codes, group_scales) = run.fitted(scaled, &w, &gram, self.refits)?;
                     results.push(codes);
-                    scales.push(own);
+                    scales.push(group_scales);
                 }
                 Coder::Blocks(width) => results.push(run.blocks(*width, w)?),
             }
@@ -171,14 +171,14 @@ impl Run<'_> {
         let mut least = error(&codes)?;
         for _ in 0..refits {
             let (fitted, numbers) = refitted(w, &codes, &scales, gram)?;
-            let kept = coder.read(self.format, &numbers, &fitted)?;
+            let reread = coder.read(self.format, &numbers, &fitted)?;
             let again = self.scaled(coder, w.clone(), Some(&fitted))?.0;
-            for found in [kept, again] {
-                let own = error(&found)?;
-                let better = own.lt(&least)?;
+            for candidate in [reread, again] {
+                let lost = error(&candidate)?;
+                let better = lost.lt(&least)?;
                 scales = fitted.where_better(&better, &scales)?;
-                codes = ops::select(&better, &found, &codes)?;
-                least = ops::minimum(own, least)?;
+                codes = ops::select(&better, &candidate, &codes)?;
+                least = ops::minimum(lost, least)?;
             }
             transforms::eval([&codes, &least, &scales.scales].into_iter().chain(&scales.biases))?;
         }
@@ -186,12 +186,12 @@ impl Run<'_> {
     }
 
     /// The numbers that are coded, column by column, and their scales: those that are given, if they are.
-    fn scaled(&self, coder: &Scaled<'_>, mut w: Array, given: Option<&FloatScales>) -> Result<(Array, FloatScales)> {
+    fn scaled(&self, coder: &Scaled<'_>, mut w: Array, chosen: Option<&FloatScales>) -> Result<(Array, FloatScales)> {
         let order = &self.hessian.order;
         let (n, k) = (w.dim(0), w.dim(1));
         let natural = order.is_sorted();
-        let fixed = match given {
-            Some(given) => Some(given.clone()),
+        let fixed = match chosen {
+            Some(chosen) => Some(chosen.clone()),
             None if coder.fixed || !natural || coder.group == k => Some(coder.fixed_scales(self.matrix, [n, k])?),
             None => None,
         };
@@ -200,21 +200,21 @@ impl Run<'_> {
         }
         // A group that begins needs all errors before it.
         let together = if fixed.is_some() { TOGETHER } else { coder.group };
-        let (mut coded, mut found) = (Vec::new(), Vec::new());
+        let (mut coded, mut by_group) = (Vec::new(), Vec::new());
         let mut start = 0;
         while start < k {
             let end = (start + together).min(k);
             let ([part, rest], triangle) = (split(&w, end - start)?, self.triangle(start, end)?);
-            let [own, others] = split(&triangle, end - start)?;
+            let [diagonal, others] = split(&triangle, end - start)?;
             let (scales, first) = if let Some(fixed) = &fixed {
                 (fixed, 0)
             } else {
-                found.push(coder.scales(self.format, &part, self.dtype)?);
-                (&found[found.len() - 1], start / coder.group)
+                by_group.push(coder.scales(self.format, &part, self.dtype)?);
+                (&by_group[by_group.len() - 1], start / coder.group)
             };
             let columns = &order[start as usize..end as usize];
             let groups: Vec<i32> = columns.iter().map(|input| input / coder.group - first).collect();
-            let [rounded, errors] = coder.rounded(&part, &own, scales, &groups)?;
+            let [rounded, errors] = coder.rounded(&part, &diagonal, scales, &groups)?;
             w = rest.subtract(errors.matmul(others)?)?;
             transforms::eval([&w, &rounded])?;
             coded.push(rounded);
@@ -224,7 +224,7 @@ impl Run<'_> {
         if !natural {
             coded = coded.take_axis(ops::argsort_axis(Array::from_slice(order, &[k]), 0)?, 1)?;
         }
-        let scales = fixed.map_or_else(|| Scaled::joined(&found, 1), Ok)?;
+        let scales = fixed.map_or_else(|| Scaled::joined(&by_group, 1), Ok)?;
         Ok((coded, scales))
     }
 
@@ -235,8 +235,8 @@ impl Run<'_> {
         for start in (0..k).step_by(width as usize) {
             let [part, rest] = split(&w, width)?;
             let error = part.subtract(dense(&self.format.quantize(&part.as_dtype(self.dtype)?)?)?)?;
-            let [own, others] = split(&self.triangle(start, start + width)?, width)?;
-            w = rest.subtract(error.matmul(Hessian::inverse(&own)?)?.matmul(others)?)?;
+            let [diagonal, others] = split(&self.triangle(start, start + width)?, width)?;
+            w = rest.subtract(error.matmul(Hessian::inverse(&diagonal)?)?.matmul(others)?)?;
             transforms::eval([&w])?;
             adjusted.push(part);
         }

@@ -25,31 +25,32 @@ pub(super) fn refitted(
     let dtype = scales.scales.dtype();
     let wide = |array: &Array| array.as_dtype(Dtype::Float32);
     let (own_scales, own_biases) = (wide(&scales.scales)?, scales.biases.as_ref().map(wide).transpose()?);
-    let each = |of_groups: &Array| Ok::<_, Error>(ops::repeat_axis::<f32>(of_groups.clone(), k / groups, 1)?);
+    let spread = |of_groups: &Array| Ok::<_, Error>(ops::repeat_axis::<f32>(of_groups.clone(), k / groups, 1)?);
     // What the scales multiply.
     let scaled = match &own_biases {
         None => coded.clone(),
-        Some(biases) => coded.subtract(each(biases)?)?,
+        Some(biases) => coded.subtract(spread(biases)?)?,
     };
     let unknown = groups * if own_biases.is_some() { 2 } else { 1 };
     let rows = (TOGETHER / (unknown * unknown)).clamp(1, n);
     let mut parts = Vec::new();
     for start in (0..n).step_by(rows as usize) {
-        let own = |array: &Array| array.try_index(start..(start + rows).min(n));
-        let units = own_biases.as_ref().map(|_| own(&own_scales)).transpose()?;
-        let changes = changes(&own(&weight.subtract(coded)?)?, &own(&scaled)?, units.as_ref(), gram, groups)?;
+        let block_of = |array: &Array| array.try_index(start..(start + rows).min(n));
+        let units = own_biases.as_ref().map(|_| block_of(&own_scales)).transpose()?;
+        let changes = changes(&block_of(&weight.subtract(coded)?)?, &block_of(&scaled)?, units.as_ref(), gram, groups)?;
         transforms::eval([&changes])?;
         parts.push(changes);
     }
-    let all = ops::concatenate(&parts, 0)?;
-    let factors = all.try_index((.., ..groups))?.add(Array::from_f32(1.0))?;
+    let joined = ops::concatenate(&parts, 0)?;
+    let factors = joined.try_index((.., ..groups))?.add(Array::from_f32(1.0))?;
     let raised = own_biases.as_ref().map(|biases| {
-        let by = all.try_index((.., groups..))?.multiply(&own_scales)?;
+        let by = joined.try_index((.., groups..))?.multiply(&own_scales)?;
         Ok::<_, Error>(biases.add(by)?)
     });
     let raised = raised.transpose()?;
-    let numbers = scaled.multiply(each(&factors)?)?;
-    let numbers = raised.as_ref().map_or(Ok(numbers.clone()), |raised| Ok::<_, Error>(numbers.add(each(raised)?)?))?;
+    let numbers = scaled.multiply(spread(&factors)?)?;
+    let numbers =
+        raised.as_ref().map_or(Ok(numbers.clone()), |raised| Ok::<_, Error>(numbers.add(spread(raised)?)?))?;
     let scales = FloatScales {
         scales: own_scales.multiply(factors)?.as_dtype(dtype)?,
         biases: raised.map(|raised| raised.as_dtype(dtype)).transpose()?,
@@ -68,8 +69,8 @@ fn changes(lost: &Array, scaled: &Array, units: Option<&Array>, gram: &Array, gr
     let lost = lost.matmul(gram)?;
     let (mut of_scales, mut of_both) = (Vec::new(), Vec::new());
     for group in 0..groups {
-        let own = group * (k / groups)..(group + 1) * (k / groups);
-        let moved = scaled.try_index((.., own.clone()))?.matmul(gram.try_index(own)?)?;
+        let columns = group * (k / groups)..(group + 1) * (k / groups);
+        let moved = scaled.try_index((.., columns.clone()))?.matmul(gram.try_index(columns)?)?;
         of_scales.push(sums(&moved.multiply(scaled)?)?);
         if units.is_some() {
             of_both.push(sums(&moved)?);

@@ -62,10 +62,10 @@ impl Calibrate for WeightedSearch {
         };
         let (mut results, mut scales) = (Vec::new(), Vec::new());
         for matrix in 0..stack.dim(0) {
-            let own = |array: &Array| array.take_axis(Array::from_int(matrix), 0);
-            let (w, squares) = (own(&stack)?.as_dtype(Dtype::Float32)?, own(&squares)?);
-            let own = coder.fixed_scales(matrix, [w.dim(0), w.dim(1)])?;
-            let best = Search { format, coder: &coder, w, squares }.run(&own)?;
+            let matrix_of = |array: &Array| array.take_axis(Array::from_int(matrix), 0);
+            let (w, squares) = (matrix_of(&stack)?.as_dtype(Dtype::Float32)?, matrix_of(&squares)?);
+            let fixed = coder.fixed_scales(matrix, [w.dim(0), w.dim(1)])?;
+            let best = Search { format, coder: &coder, w, squares }.run(&fixed)?;
             results.push(best.numbers);
             scales.push(best.scales);
         }
@@ -103,8 +103,8 @@ impl Search<'_> {
             let (scales, numbers) = refitted(&self.w, &best.numbers, &best.scales, &diagonal)?;
             // The same codes, and then those that are nearest by the new scales.
             let again = self.coder.read(self.format, &self.w, &scales)?;
-            let kept = self.coder.read(self.format, &numbers, &scales)?;
-            self.keep(&mut best, &kept, &scales)?;
+            let reread = self.coder.read(self.format, &numbers, &scales)?;
+            self.keep(&mut best, &reread, &scales)?;
             self.keep(&mut best, &again, &scales)?;
         }
         Ok(best)

@@ -13,7 +13,7 @@ use crate::kernel::gpu::source::{Parts, Target};
 use crate::kernel::tests::{Case, case, cases};
 
 /// The matrix by itself and times a number, with dense arrays whose types take turns.
-fn all() -> impl Iterator<Item = (AddDense, Vec<Array>)> {
+fn kernels() -> impl Iterator<Item = (AddDense, Vec<Array>)> {
     cases().into_iter().enumerate().flat_map(|(turn, Case { layout, children })| {
         [false, true].map(|scaled| {
             let dtype = DTYPES[(turn + usize::from(scaled)) % 3];
@@ -31,7 +31,7 @@ fn parts(AddDense { layout, scaled }: &AddDense, inputs: &[Array], target: Targe
 
 /// Every launch with its inputs and the dtypes of its results.
 pub(super) fn launches(backend: GpuBackend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
-    all().map(move |(kernel, inputs)| {
+    kernels().map(move |(kernel, inputs)| {
         let launch = parts(&kernel, &inputs, backend.into()).expect("has a source").launch();
         (launch, avals(&inputs), vec![inputs[0].dtype()])
     })
@@ -40,7 +40,7 @@ pub(super) fn launches(backend: GpuBackend) -> impl Iterator<Item = (Launch, Vec
 #[test]
 fn sums_with_dense_arrays_are_those_of_the_kernel_of_a_cpu() {
     let mut checks = Checks::new("add_dense");
-    for (kernel, inputs) in all() {
+    for (kernel, inputs) in kernels() {
         let parts = parts(&kernel, &inputs, checks.target());
         let expected = on_cpu(kernel, &inputs);
         checks.add(parts, inputs, vec![expected], Within::Each(0.0));

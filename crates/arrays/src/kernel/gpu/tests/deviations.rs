@@ -15,7 +15,7 @@ use crate::kernel::quantize::Quantize;
 use crate::kernel::tests::{Case, case, cases};
 
 /// Squares and a power of errors, in every format with scales and in blocks of a whole group.
-fn all() -> impl Iterator<Item = (Deviations, Vec<Array>)> {
+fn kernels() -> impl Iterator<Item = (Deviations, Vec<Array>)> {
     let long = [
         case(&Int8 { granularity: Granularity::Block(4099) }, 9, 1000),
         case(&Nf4::from(2048), 8, 2048),
@@ -41,7 +41,7 @@ fn parts(Deviations { layout, power }: &Deviations, inputs: &[Array], target: Ta
 
 /// Every launch with its inputs and the dtypes of its results.
 pub(super) fn launches(backend: GpuBackend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
-    all().map(move |(kernel, inputs)| {
+    kernels().map(move |(kernel, inputs)| {
         let launch = parts(&kernel, &inputs, backend.into()).expect("has a source").launch();
         (launch, avals(&inputs), vec![Dtype::Float32; 5])
     })
@@ -50,7 +50,7 @@ pub(super) fn launches(backend: GpuBackend) -> impl Iterator<Item = (Launch, Vec
 #[test]
 fn errors_of_codes_are_those_of_the_kernel_of_a_cpu() {
     let mut checks = Checks::new("deviations");
-    for (kernel, inputs) in all() {
+    for (kernel, inputs) in kernels() {
         let parts = parts(&kernel, &inputs, checks.target());
         let expected = apply(kernel, &inputs).expect("measures");
         // As in the tests of the CPU's kernel.

@@ -14,7 +14,7 @@ use crate::kernel::hadamard::Hadamard;
 const LENGTHS: [i32; 12] = [1, 2, 4, 64, 1024, 12, 48, 20, 56, 148, 592, 14336];
 
 /// Rows, whose types take turns.
-fn all() -> impl Iterator<Item = Array> {
+fn arrays() -> impl Iterator<Item = Array> {
     let of_length = |(turn, n): (usize, i32)| {
         let x = normal(1, &[if n > 1024 { 1 } else { 3 }, n]);
         x.as_dtype(DTYPES[turn % 3]).expect("a float type")
@@ -31,7 +31,7 @@ fn parts(x: &Array, target: Target) -> Option<Parts> {
 /// Every launch with its inputs and the dtypes of its results.
 pub(super) fn launches(backend: GpuBackend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
     let has_room = move |x: &Array| backend == GpuBackend::Cuda || x.dim(1) <= 8192;
-    all().filter(has_room).map(move |x| {
+    arrays().filter(has_room).map(move |x| {
         let launch = parts(&x, backend.into()).expect("has a source").launch();
         (launch, vec![Aval::from(&x)], vec![x.dtype()])
     })
@@ -40,7 +40,7 @@ pub(super) fn launches(backend: GpuBackend) -> impl Iterator<Item = (Launch, Vec
 #[test]
 fn transforms_are_those_of_the_kernel_of_a_cpu() {
     let mut checks = Checks::new("hadamard");
-    for x in all() {
+    for x in arrays() {
         let expected = on_cpu(Hadamard, std::slice::from_ref(&x));
         checks.add(parts(&x, checks.target()), vec![x], vec![expected], Within::Each(0.0));
     }

@@ -18,7 +18,7 @@ fn kernel(layout: Layout) -> Int8Matmul {
 
 /// Few rows of activations and such as are multiplied in tiles, whose types take turns. Of the short matrices they are a third, unless
 /// all are asked for.
-fn all() -> impl Iterator<Item = (Int8Matmul, Vec<Array>)> {
+fn kernels() -> impl Iterator<Item = (Int8Matmul, Vec<Array>)> {
     let long = [
         case(&Nf4::from(64), 24, 576),
         case(&Int8 { granularity: Granularity::Block(576) }, 24, 576),
@@ -39,7 +39,7 @@ fn all() -> impl Iterator<Item = (Int8Matmul, Vec<Array>)> {
 
 /// Every launch with its inputs and the dtypes of its results.
 pub(super) fn launches(backend: GpuBackend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
-    all().map(move |(kernel, inputs)| {
+    kernels().map(move |(kernel, inputs)| {
         let parts = kernel.parts(&avals(&inputs), backend.into()).expect("has a source");
         (parts.launch(), avals(&inputs), vec![inputs[0].dtype()])
     })
@@ -48,7 +48,7 @@ pub(super) fn launches(backend: GpuBackend) -> impl Iterator<Item = (Launch, Vec
 #[test]
 fn products_of_rounded_rows_are_those_of_the_kernel_of_a_cpu() {
     let mut checks = Checks::new("int8_matmul");
-    for (kernel, inputs) in all() {
+    for (kernel, inputs) in kernels() {
         let parts = kernel.parts(&avals(&inputs), checks.target());
         let within = Within::All(tolerance(inputs[0].dtype()));
         let expected = on_cpu(kernel, &inputs);

@@ -18,7 +18,7 @@ type Stack = (Layout, usize, Array);
 
 /// The formats of the CPU's tests as stacks of every kind in turn, matrices of which eight rows share what is read, and blocks of a
 /// whole group.
-fn all() -> Vec<Stack> {
+fn all_stacks() -> Vec<Stack> {
     let [short, long] = [32, 4099].map(|block| Int8 { granularity: Granularity::Block(block) });
     let more = [
         (case(&Nf4::from(64), 48, 128), 3),
@@ -54,7 +54,7 @@ fn parts((rows, count, _): &Stack, inputs: &[Array], target: Target) -> Option<P
 
 /// Every launch with its inputs and the dtypes of its results.
 pub(super) fn launches(backend: GpuBackend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
-    all().into_iter().map(move |stack| {
+    all_stacks().into_iter().map(move |stack| {
         let inputs = inputs(&stack, 0);
         let launch = parts(&stack, &inputs, backend.into()).expect("has a source").launch();
         (launch, avals(&inputs), vec![Dtype::Float32; 2])
@@ -65,7 +65,7 @@ pub(super) fn launches(backend: GpuBackend) -> impl Iterator<Item = (Launch, Vec
 fn gradients_of_scales_of_products_are_those_of_the_kernel_of_a_cpu() {
     let mut checks = Checks::new("product_scale_gradients");
     let mut shared = 0;
-    for stack in all() {
+    for stack in all_stacks() {
         let (rows, count, _) = stack;
         let expected = apply(ProductScaleGradients { rows, count }, &inputs(&stack, 0)).expect("sums");
         // As in the tests of the CPU's kernel.

@@ -15,7 +15,7 @@ use crate::kernel::round_columns::RoundColumns;
 use crate::kernel::tests::schemes;
 
 /// One of each rule: a column by itself has no blocks.
-fn all() -> impl Iterator<Item = (Scheme, usize)> {
+fn formats() -> impl Iterator<Item = (Scheme, usize)> {
     let all = schemes().into_iter().map(|(scheme, block, _)| (scheme, block));
     all.filter(|(scheme, block)| scheme.is_scaled() && *block <= 32).chain([(Nvfp4 { global: true }.scheme(), 16)])
 }
@@ -34,7 +34,7 @@ fn inputs((scheme, block): (Scheme, usize), [n, width]: [i32; 2]) -> Vec<Array> 
 
 /// Every launch with its inputs and the dtypes of its results.
 pub(super) fn launches(backend: GpuBackend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
-    all().map(move |format| {
+    formats().map(move |format| {
         let inputs = avals(&inputs(format, [3, 6]));
         let launch = round_columns(&format.0, &inputs, backend.into()).expect("has a source").launch();
         (launch, inputs, vec![Dtype::Float32; 2])
@@ -51,7 +51,7 @@ fn columns_and_errors_are_those_of_the_kernel_of_a_cpu() {
         checks.add(parts, inputs, expected, Within::Each(0.0));
     };
     // Rows for more than one group, fewer than a group has, and such as leave room for six.
-    for format in all() {
+    for format in formats() {
         check(format, [11, 6]);
         check(format, [3, 130]);
     }
