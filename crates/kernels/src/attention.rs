@@ -99,8 +99,8 @@ pub fn attention<'o>(attention: &Attention, out: impl Into<FloatsMut<'o>>) -> Re
             let product = StoredProduct { x: &q, m: queries, matrix, orientation, threads: 1, cut_from: None };
             engine::cost(isa, &product, columns)
         };
-        let each = cost(keys, Orientation::Transposed, tokens) + cost(values, Orientation::Plain, values.k);
-        let threads = threads_for(indices.len() as f64 * each);
+        let token_cost = cost(keys, Orientation::Transposed, tokens) + cost(values, Orientation::Plain, values.k);
+        let threads = threads_for(indices.len() as f64 * token_cost);
         Attending { attention, q: &q, isa, seam: seam(keys, values) }.run(threads, out);
     });
     Ok(())
@@ -145,9 +145,9 @@ impl Attending<'_> {
             })
             .collect();
         // By the sizes alone, so that no number of threads changes a sum.
-        let each = if blocks.len() < TASKS { SPLIT.next_multiple_of(self.seam) } else { usize::MAX };
+        let split = if blocks.len() < TASKS { SPLIT.next_multiple_of(self.seam) } else { usize::MAX };
         let ranges: Vec<Range<usize>> =
-            (0..tokens).step_by(each).map(|start| start..tokens.min(start.saturating_add(each))).collect();
+            (0..tokens).step_by(split).map(|start| start..tokens.min(start.saturating_add(split))).collect();
         let total = indices.len() * queries;
         let mut state = vec![Row::EMPTY; total * ranges.len()];
         out.fill(0.0);

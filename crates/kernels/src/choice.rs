@@ -29,15 +29,15 @@ pub fn of_matmul(machine: &Machine, x: &[f32], m: usize, matrix: &Matrix, orient
     let columns = if orientation == Orientation::Transposed { matrix.n } else { matrix.k };
     let product = StoredProduct { x, m, matrix, orientation, threads: 1, cut_from: None };
     let packed = product.work(columns, machine).packed;
-    let found = engine::candidates(&product, columns, machine).into_iter().flat_map(|(name, cycles)| {
-        let own = vec![Candidate { names: vec![name], cycles }];
+    let candidates = engine::candidates(&product, columns, machine).into_iter().flat_map(|(name, cycles)| {
+        let direct = vec![Candidate { names: vec![name], cycles }];
         if name != PACKED {
-            return own;
+            return direct;
         }
         let inner = engine::costs::<Product>(&packed, machine).map(|(_, engine, cycles)| (engine.name, cycles));
         inner.map(|(inner, cycles)| Candidate { names: vec![name, inner], cycles }).collect()
     });
-    sorted(found.collect())
+    sorted(candidates.collect())
 }
 
 /// The engines for [`int8_matmul`](crate::int8_matmul) with `m` rows of activations; none for a matrix that it does not
@@ -47,8 +47,8 @@ pub fn of_int8_matmul(machine: &Machine, m: usize, matrix: &Matrix) -> Vec<Candi
     let Ok(weights) = &Weights::new(matrix) else { return Vec::new() };
     let rows = &Rows { codes: Vec::new(), units: vec![1.0; m] };
     let product = IntegerProduct { rows, matrix, weights, threads: 1 };
-    let found = engine::candidates(&product, matrix.n, machine);
-    sorted(found.into_iter().map(|(name, cycles)| Candidate { names: vec![name], cycles }).collect())
+    let candidates = engine::candidates(&product, matrix.n, machine);
+    sorted(candidates.into_iter().map(|(name, cycles)| Candidate { names: vec![name], cycles }).collect())
 }
 
 /// The engines for [`dense_matmul`](crate::dense_matmul).
@@ -56,8 +56,8 @@ pub fn of_int8_matmul(machine: &Machine, m: usize, matrix: &Matrix) -> Vec<Candi
 pub fn of_dense_matmul(machine: &Machine, a: Operand, b: Operand) -> Vec<Candidate> {
     let columns = b.columns();
     let product = Product { x: a, panels: &b, columns, factors: Factors::default(), threads: 1 };
-    let found = engine::candidates(&product, columns, machine);
-    sorted(found.into_iter().map(|(name, cycles)| Candidate { names: vec![name], cycles }).collect())
+    let candidates = engine::candidates(&product, columns, machine);
+    sorted(candidates.into_iter().map(|(name, cycles)| Candidate { names: vec![name], cycles }).collect())
 }
 
 /// The cheapest first.

@@ -47,8 +47,8 @@ pub fn gather_rows<'a>(matrix: &Matrix, rows: &[u32], out: impl Into<FloatsMut<'
     if let Some((index, &row)) = rows.iter().enumerate().find(|(_, row)| **row as usize >= matrix.n) {
         return Err(KernelError::RowRange { index, row, rows: matrix.n });
     }
-    let each = (CHUNK / k.max(1)).max(1) * k;
-    decode_parts(matrix, out, k, each, &|start| rows[start / k] as usize * k + start % k);
+    let part = (CHUNK / k.max(1)).max(1) * k;
+    decode_parts(matrix, out, k, part, &|start| rows[start / k] as usize * k + start % k);
     Ok(())
 }
 
@@ -161,9 +161,9 @@ impl<C: Codec> Range<'_, C> {
             return 0;
         }
         let (ready, bytes) = (codes.ready(simd), codes.bytes());
-        let each = S::LANES * codes.bits() / 8;
-        let byte = start / S::LANES * each;
-        let count = (out.len() / S::LANES).min(bytes.len().saturating_sub(byte + SLACK) / each);
+        let vector_bytes = S::LANES * codes.bits() / 8;
+        let byte = start / S::LANES * vector_bytes;
+        let count = (out.len() / S::LANES).min(bytes.len().saturating_sub(byte + SLACK) / vector_bytes);
         // Blocks of few vectors are not worth a loop of their own: the number is found anew for each vector.
         let vectors = block / S::LANES;
         let shift = if vectors.is_power_of_two() { vectors.trailing_zeros() } else { 0 };
@@ -174,7 +174,7 @@ impl<C: Codec> Range<'_, C> {
             let len = if shift > 0 { count } else { (vectors - phase).min(count - i) };
             for v in 0..len {
                 let number = if shift > 0 { index + ((phase + v) >> shift) } else { index };
-                let from = bytes.as_ptr().wrapping_add(byte + (i + v) * each);
+                let from = bytes.as_ptr().wrapping_add(byte + (i + v) * vector_bytes);
                 prefetch(from.wrapping_add(ahead));
                 // SAFETY: the codes and the slack lie in `bytes`, and the values in `out`.
                 unsafe {
@@ -200,12 +200,12 @@ impl<C: Codec> Range<'_, C> {
         // Vectors start on a byte and leave the slack that they may read.
         let head = (0..8).find(|head| ((start + head) * bits).is_multiple_of(8)).unwrap_or(0).min(out.len());
         let byte = (start + head) * bits / 8;
-        let each = S::LANES * bits / 8;
-        let vectors = ((out.len() - head) / S::LANES).min(bytes.len().saturating_sub(byte + SLACK) / each);
+        let vector_bytes = S::LANES * bits / 8;
+        let vectors = ((out.len() - head) / S::LANES).min(bytes.len().saturating_sub(byte + SLACK) / vector_bytes);
         for i in 0..vectors {
             // SAFETY: the codes and the slack lie in `bytes`, and the values in `out`.
             unsafe {
-                let values = simd.mul(C::decode(ready, simd, bytes.as_ptr().add(byte + i * each)), scales);
+                let values = simd.mul(C::decode(ready, simd, bytes.as_ptr().add(byte + i * vector_bytes)), scales);
                 simd.store(out.as_mut_ptr().add(head + i * S::LANES), simd.add(values, biases));
             }
         }

@@ -74,7 +74,7 @@ impl Kernel for Part<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        let Self { a, b, depth: all, factors: Factors { alpha, beta }, mut out } = self;
+        let Self { a, b, depth: whole_depth, factors: Factors { alpha, beta }, mut out } = self;
         let (rows, columns) = (out.rows(), out.columns());
         for row in rows.clone() {
             scale(out.row(row), beta);
@@ -83,8 +83,8 @@ impl Kernel for Part<'_> {
             a: vec![[0.0; ROWS]; DEPTH * TASK_ROWS / ROWS],
             b: vec![[0.0; COLUMNS]; DEPTH],
         });
-        for start in (0..all).step_by(DEPTH) {
-            let depth = DEPTH.min(all - start);
+        for start in (0..whole_depth).step_by(DEPTH) {
+            let depth = DEPTH.min(whole_depth - start);
             for (strip, first) in scratch.a.chunks_mut(depth).zip(rows.clone().step_by(ROWS)) {
                 copy(&a, first..rows.end, start, strip);
             }

@@ -94,9 +94,9 @@ pub(crate) fn cost<'a, P: Priced<'a>>(isa: Isa, product: &P, columns: usize) -> 
 pub(crate) fn multiply(product: &Product, isa: Isa, out: &mut Output<f32>) {
     let mut done = 0;
     while done < out.rows() {
-        let left = out.rows() - done;
+        let remaining = out.rows() - done;
         let rest = Product { x: product.x.rows_from(done), ..*product };
-        done += run(isa, &rest, &mut out.rows_from(done, left));
+        done += run(isa, &rest, &mut out.rows_from(done, remaining));
     }
 }
 

@@ -177,11 +177,11 @@ impl Gather<'_> {
             Orientation::Transposed => self.columns.div_ceil(count).next_multiple_of(STEP),
             Orientation::Plain => self.columns,
         };
-        let each = |width: usize| {
+        let in_parts = |width: usize| {
             let starts = (0..self.columns).step_by(width);
             starts.map(move |start| Task { pairs, columns: start..self.columns.min(start + width) }).collect::<Vec<_>>()
         };
-        let tasks = each(width);
+        let tasks = in_parts(width);
         let whole = self.matrix_of(pairs);
         let apart = |task: &Task| {
             let [start, end] = [task.columns.start, task.columns.end].map(|column| whole.start + column);
@@ -191,7 +191,7 @@ impl Gather<'_> {
         if tasks.len() > 1 && self.matrix.rows(whole.clone()).is_some() && tasks.iter().all(apart) {
             return tasks;
         }
-        each(self.columns)
+        in_parts(self.columns)
     }
 
     /// Writes the products of a task, row after row.

@@ -86,11 +86,11 @@ pub(crate) fn multiply(product: &Product, isa: Isa, out: &mut Output<f32>) -> us
     for first in (0..m).step_by(m.div_ceil(chunks)) {
         let rows = m.div_ceil(chunks).min(m - first);
         let packed_rows = PackedRows::new(isa, x, product.factors.alpha, first, rows, cache);
-        let each = threads::share(product.columns, threads, panel_width_of(isa), TASK_WIDTH);
+        let width = threads::share(product.columns, threads, panel_width_of(isa), TASK_WIDTH);
         // Narrow outputs are split by rows as well, at the price of making the panels once for each part.
-        let tasks = (threads / product.columns.div_ceil(each)).clamp(1, packed_rows.count);
+        let tasks = (threads / product.columns.div_ceil(width)).clamp(1, packed_rows.count);
         let height = packed_rows.count.div_ceil(tasks) * packed_rows.height;
-        out.rows_from(first, rows).for_each(threads, height, each, &|out| {
+        out.rows_from(first, rows).for_each(threads, height, width, &|out| {
             run(isa, Tile { product, isa, packed_rows, out });
         });
     }
@@ -122,15 +122,15 @@ impl Tile<'_> {
     fn run_in<S: Simd>(self, simd: S, scratch: &mut Scratch) {
         let Self { product, isa, packed_rows, mut out } = self;
         let (rows, columns) = (out.rows(), out.columns());
-        let all = product.x.columns();
-        if all > DEPTH {
+        let whole_depth = product.x.columns();
+        if whole_depth > DEPTH {
             scratch.sums.resize(scratch.sums.len().max(rows.len() * columns.len().next_multiple_of(MAX_WIDTH)), 0.0);
         }
         scratch.a.begin(&packed_rows, S::LANES);
         let panels_a = rows.len().div_ceil(packed_rows.height);
-        for start in (0..all).step_by(DEPTH) {
-            let depth = DEPTH.min(all - start);
-            let (begins, ends) = (start == 0, start + depth == all);
+        for start in (0..whole_depth).step_by(DEPTH) {
+            let depth = DEPTH.min(whole_depth - start);
+            let (begins, ends) = (start == 0, start + depth == whole_depth);
             for first in columns.clone().step_by(panel_width::<S>()) {
                 let width = panel_width::<S>().min(columns.end - first);
                 let whole = width == panel_width::<S>();

@@ -226,7 +226,7 @@ fn place(bytes: &[u8], (start, stride): (usize, usize), len: usize, copies: &mut
 
 /// What the biases add to the sums of some columns: for each row of x, one sum for each number of a row of the matrix.
 struct Biases<'a> {
-    given: Option<Scales<'a>>,
+    stored: Option<Scales<'a>>,
     numbers: Numbers,
     spread: Spread,
     /// Numbers of a row.
@@ -238,16 +238,16 @@ struct Biases<'a> {
 impl<'a> Biases<'a> {
     /// For `m` rows of x; none if that is 0.
     fn new(matrix: &Matrix<'a>, spread: Spread, columns: &Range<usize>, m: usize) -> Self {
-        let (given, count) = (matrix.biases.filter(|_| m > 0), spread.count(columns));
+        let (stored, count) = (matrix.biases.filter(|_| m > 0), spread.count(columns));
         let numbers = Numbers::new(spread, Granularity::Number, columns);
-        let sums = if given.is_some() { vec![0.0; m * count] } else { Vec::new() };
-        Self { given, numbers, spread, count, sums, scratch: Vec::new() }
+        let sums = if stored.is_some() { vec![0.0; m * count] } else { Vec::new() };
+        Self { stored, numbers, spread, count, sums, scratch: Vec::new() }
     }
 
     /// Adds the biases of at most [`ROWS`] rows of the matrix, times their columns of `x`, whose rows are `n` floats.
     fn add(&mut self, isa: Isa, matrix: &Matrix, x: &[f32], rows: Range<usize>) {
-        let Some(given) = self.given else { return };
-        let numbers = self.numbers.rows(isa, &given, rows.clone(), &mut self.scratch);
+        let Some(stored) = self.stored else { return };
+        let numbers = self.numbers.rows(isa, &stored, rows.clone(), &mut self.scratch);
         let (count, x) = (self.count, &x[rows.start..]);
         run(isa, AddBiases { numbers, rows: rows.len(), count, x, n: matrix.n, sums: &mut self.sums });
     }
@@ -291,14 +291,14 @@ fn finish(
     columns: &Range<usize>,
     out: &mut [f32],
 ) {
-    if layout.span == 1 && biases.given.is_none() {
+    if layout.span == 1 && biases.stored.is_none() {
         return out.copy_from_slice(&sums[..out.len()]);
     }
     let unit = lanes * layout.span;
     for (within, out) in out.iter_mut().enumerate() {
         let (base, at) = (within / unit * unit, within % unit);
         *out = sums[base + layout.steps[at % layout.span] * lanes + at / layout.span];
-        if biases.given.is_some() {
+        if biases.stored.is_some() {
             *out += biases.sums[m * biases.count + biases.spread.number(columns, columns.start + within)];
         }
     }

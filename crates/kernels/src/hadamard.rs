@@ -201,13 +201,13 @@ fn multiply(matrix: &[f32], order: usize, row: &mut [f32]) {
     let mut column = 0;
     while column < power {
         let width = COLUMNS.min(power - column);
-        for (i, held) in panel[..order].iter_mut().enumerate() {
-            held[..width].copy_from_slice(&row[i * power + column..][..width]);
+        for (i, part) in panel[..order].iter_mut().enumerate() {
+            part[..width].copy_from_slice(&row[i * power + column..][..width]);
         }
         for i in 0..order {
             let mut sums = [0f32; COLUMNS];
-            for (held, sign) in panel[..order].iter().zip(&matrix[i * order..]) {
-                for (sum, x) in sums.iter_mut().zip(held) {
+            for (part, sign) in panel[..order].iter().zip(&matrix[i * order..]) {
+                for (sum, x) in sums.iter_mut().zip(part) {
                     *sum += sign * x;
                 }
             }

@@ -31,8 +31,8 @@ pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
     let Shape { rows, columns, depth } = work.shape;
     let Cycles { load, dot, lanes, .. } = *machine.cycles;
     // Words of a square are transposed, and pairs of codes looked up, once for a group of rows.
-    let (each, decode, steps) = if work.pairs { (8.0, 5.5, 2.0) } else { (4.0, 4.0, 1.0) };
-    let vectors = (columns * depth) as f64 / (each * lanes);
+    let (elements, decode, steps) = if work.pairs { (8.0, 5.5, 2.0) } else { (4.0, 4.0, 1.0) };
+    let vectors = (columns * depth) as f64 / (elements * lanes);
     let groups = rows.div_ceil(GROUP) as f64;
     let ends = columns as f64 * work.runs as f64 / lanes * 4.0 * work.numbers;
     vectors * (groups * (decode + 4.0 * load) + rows as f64 * steps * (dot + load))
@@ -68,11 +68,11 @@ struct Activations {
 
 impl Activations {
     fn new(rows: &[i8], matrix: &Matrix, weights: &Integers) -> Self {
-        let each = weights.elements(WORD);
+        let per_word = weights.elements(WORD);
         let (mut runs, blocks) = integers::runs(matrix);
         let mut sums = integers::run_sums(rows, matrix.k, &runs);
         for run in &mut runs {
-            *run /= each;
+            *run /= per_word;
         }
         sums.push(0);
         let word = |x: [i8; 4]| u32::from_le_bytes(x.map(i8::cast_unsigned));

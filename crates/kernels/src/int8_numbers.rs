@@ -50,19 +50,19 @@ fn transpose(
     let (blocks, shared) = ((k / block).max(1), (block / k).max(1));
     let first = rows.start / shared * blocks;
     let count = (rows.end - 1) / shared * blocks + blocks - first;
-    let given = if let Some(values) = numbers.floats() {
+    let values = if let Some(values) = numbers.floats() {
         &values[first..first + count]
     } else {
         widened.resize(count, 0.0);
         numbers.widen(isa, first, widened);
         &widened[..]
     };
-    run(isa, Transpose { given, runs, blocks, rows: rows.clone(), shared, to });
+    run(isa, Transpose { values, runs, blocks, rows: rows.clone(), shared, to });
 }
 
 struct Transpose<'a> {
     /// The scales of all blocks of the rows.
-    given: &'a [f32],
+    values: &'a [f32],
     /// The block of each run.
     runs: &'a [usize],
     /// The blocks of a row.
@@ -78,23 +78,23 @@ impl Kernel for Transpose<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { given, runs, blocks, rows, shared, to } = self;
+        let Self { values, runs, blocks, rows, shared, to } = self;
         let mut done = 0;
         if rows.len() == S::LANES && shared == 1 && runs.len() == blocks {
             while blocks - done >= S::LANES {
                 // SAFETY: as many rows as a vector has lanes have as many scales from run `done` on, and there is room for them.
                 unsafe {
                     let to = to[done..][..S::LANES].as_mut_ptr().cast();
-                    simd.transpose_to(given[done..].as_ptr().cast(), 4 * blocks, to, ROWS);
+                    simd.transpose_to(values[done..].as_ptr().cast(), 4 * blocks, to, ROWS);
                 }
                 done += S::LANES;
             }
         }
         let begin = rows.start / shared;
         for (lane, row) in rows.enumerate() {
-            let given = &given[(row / shared - begin) * blocks..][..blocks];
+            let values = &values[(row / shared - begin) * blocks..][..blocks];
             for (at, to) in runs.iter().zip(&mut *to).skip(done) {
-                to[lane] = given[*at];
+                to[lane] = values[*at];
             }
         }
     }

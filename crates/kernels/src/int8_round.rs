@@ -74,11 +74,11 @@ const ROUNDED: usize = 1 << 14;
 /// Rounds rows, of which there are as many as units.
 pub(crate) fn round_rows(isa: Isa, x: &Floats, factors: Option<&[f32]>, codes: &mut [i8], units: &mut [f32]) {
     let k = x.len().checked_div(units.len()).unwrap_or(0).max(1);
-    let each = ROUNDED.div_ceil(k);
-    let parts = codes.chunks_mut(each * k).zip(units.chunks_mut(each)).enumerate();
+    let rows = ROUNDED.div_ceil(k);
+    let parts = codes.chunks_mut(rows * k).zip(units.chunks_mut(rows)).enumerate();
     let threads = threads_for(x.len() as f64);
     threads::for_each_part(threads, parts, &|(i, (codes, units))| {
-        let mut x = x.part(i * each * k..i * each * k + codes.len()).widen();
+        let mut x = x.part(i * rows * k..i * rows * k + codes.len()).widen();
         if let Some(factors) = factors {
             x.to_mut().chunks_mut(k).for_each(|row| multiply(row, factors));
         }

@@ -38,8 +38,8 @@ pub(crate) fn cost<const VECTOR: usize>(work: &Work, machine: &Machine) -> f64 {
     let Cycles { load, dot, lanes, .. } = *machine.cycles;
     // Codes of a byte are one step of the sum, and pairs of them two, which are looked up. Vectors of 64 bytes wait for their loads.
     let bytes = if VECTOR == 64 { 8.0 * load + 2.0 * dot } else { 2.0 * dot };
-    let (each, step) = if work.pairs { (2 * VECTOR, 4.0 * load + 3.0 + 2.0 * dot) } else { (VECTOR, bytes) };
-    let vectors = (columns * depth) as f64 / each as f64;
+    let (elements, step) = if work.pairs { (2 * VECTOR, 4.0 * load + 3.0 + 2.0 * dot) } else { (VECTOR, bytes) };
+    let vectors = (columns * depth) as f64 / elements as f64;
     // The vectors of sums are transposed and added, and scaled.
     let ends = columns.div_ceil(lanes as usize) as f64 * work.runs as f64 * (10.0 + 3.0 * work.numbers);
     // Numbers are widened by vectors.
@@ -236,11 +236,11 @@ impl Group<'_> {
     /// equal parts of a vector.
     #[inline(always)]
     unsafe fn sums<S: Dot, D: Decode>(&self, simd: S, table: S::B) -> S::F {
-        let each = vector_elements::<S, D>();
+        let per_vector = vector_elements::<S, D>();
         let mut total = simd.splat(0.0);
         let (mut at, mut run) = (0, 0);
         while run < self.runs.len() {
-            let (vectors, parts) = ((self.runs[run] / each).max(1), each / self.runs[run]);
+            let (vectors, parts) = ((self.runs[run] / per_vector).max(1), per_vector / self.runs[run]);
             // SAFETY: the vectors lie in the rows and in the activations, and there are numbers for the runs.
             unsafe {
                 let [a, b, c, d] = self.parts::<S, D>(simd, table, at, vectors);

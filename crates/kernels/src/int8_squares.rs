@@ -39,11 +39,11 @@ pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
     let Shape { rows, columns, depth } = work.shape;
     let Cycles { load, .. } = *machine.cycles;
     // For half a vector of codes: looking up both codes of its bytes, once for a group of rows.
-    let (each, decode, steps) = if work.pairs { (2 * HALF, 0.75, 2.0) } else { (HALF, 0.0, 1.0) };
+    let (elements, decode, steps) = if work.pairs { (2 * HALF, 0.75, 2.0) } else { (HALF, 0.0, 1.0) };
     // Two ports multiply, and four pairs of rows share what is loaded of two rows of activations.
     let square = 0.25 + load / ROWS as f64;
     let (groups, pairs) = (rows.div_ceil(GROUP) as f64, rows.div_ceil(2) as f64);
-    (columns * depth) as f64 / each as f64 * (groups * (load + decode) + pairs * steps * square)
+    (columns * depth) as f64 / elements as f64 * (groups * (load + decode) + pairs * steps * square)
         + (columns * work.runs) as f64 * work.numbers * (pairs + work.scale.min(1.0))
 }
 
@@ -74,10 +74,10 @@ struct Activations {
 
 impl Activations {
     fn new(rows: &[i8], matrix: &Matrix, weights: &Integers) -> Self {
-        let each = weights.elements(HALF);
+        let per_half = weights.elements(HALF);
         let (mut runs, blocks) = integers::runs(matrix);
         for run in &mut runs {
-            *run /= each;
+            *run /= per_half;
         }
         let mut codes = Vec::with_capacity(rows.len().div_ceil(HALF));
         let mut sums = Vec::with_capacity(runs.len() * rows.len().div_ceil(2 * matrix.k));
@@ -86,16 +86,16 @@ impl Activations {
             let second = if second.is_empty() { first } else { second };
             let mut at = 0;
             for run in &runs {
-                let end = at + run * each;
+                let end = at + run * per_half;
                 let sum = |row: &[i8]| row[at..end].iter().map(|x| i32::from(*x)).sum();
                 let (first, second) = (sum(first), sum(second));
                 sums.push([first, first, second, second]);
                 at = end;
             }
-            for (first, second) in first.chunks_exact(each).zip(second.chunks_exact(each)) {
+            for (first, second) in first.chunks_exact(per_half).zip(second.chunks_exact(per_half)) {
                 // Every element, or every other one from `from` on.
                 let mut push = |from: usize| {
-                    let of = |row: &[i8], i: usize| row[from + i * (each / HALF)];
+                    let of = |row: &[i8], i: usize| row[from + i * (per_half / HALF)];
                     codes.push(std::array::from_fn(|i| if i < HALF { of(first, i) } else { of(second, i - HALF) }));
                 };
                 match weights {
@@ -206,13 +206,13 @@ impl Group<'_> {
     /// The machine has `smmla`. Each row has as many half vectors as all runs, and `x` a vector for each of them and each pair.
     #[target_feature(enable = "i8mm")]
     unsafe fn sums<const X: usize>(&self, x: &Rows, to: &mut [[f32; ROWS]; GROUP]) {
-        let each = x.codes.len() / X;
+        let row_bytes = x.codes.len() / X;
         // SAFETY: every AArch64 machine has NEON.
         let flip = unsafe { vdupq_n_u8(if self.flips_sign { SIGN } else { 0 }) };
         // SAFETY: the caller's promise.
         let step = |at: usize, sums: &mut Squares<int32x4_t, X>| unsafe {
             let rows = self.load(at).map(|row| vreinterpretq_s8_u8(veorq_u8(row, flip)));
-            multiply_squares(sums, rows, x.codes.as_ptr().add(at), each);
+            multiply_squares(sums, rows, x.codes.as_ptr().add(at), row_bytes);
         };
         self.scaled(step, x.sums, to);
     }
@@ -223,16 +223,16 @@ impl Group<'_> {
     /// As for [`sums`](Self::sums).
     #[target_feature(enable = "i8mm")]
     unsafe fn looked_up<const X: usize>(&self, table: &[i8; 16], x: &Rows, to: &mut [[f32; ROWS]; GROUP]) {
-        let each = x.codes.len() / X;
+        let row_bytes = x.codes.len() / X;
         // SAFETY: there are 16 bytes.
         let table = unsafe { vld1q_s8(table.as_ptr()) };
         // SAFETY: the caller's promise.
         let step = |at: usize, sums: &mut Squares<int32x4_t, X>| unsafe {
             let rows = self.load(at);
             let low = rows.map(|codes| vqtbl1q_s8(table, vandq_u8(codes, vdupq_n_u8(15))));
-            multiply_squares(sums, low, x.codes.as_ptr().add(2 * at), each);
+            multiply_squares(sums, low, x.codes.as_ptr().add(2 * at), row_bytes);
             let high = rows.map(|codes| vqtbl1q_s8(table, vshrq_n_u8::<4>(codes)));
-            multiply_squares(sums, high, x.codes.as_ptr().add(2 * at + 1), each);
+            multiply_squares(sums, high, x.codes.as_ptr().add(2 * at + 1), row_bytes);
         };
         self.scaled(step, x.sums, to);
     }

@@ -31,14 +31,14 @@ pub(crate) fn multiply(stream: Stream, isa: Isa, rows: &Rows, matrix: &Matrix, o
     let Matrix { n, k, block, .. } = *matrix;
     // Shares begin with a block.
     let step = if (ROWS * k).is_multiple_of(block) { ROWS } else { n };
-    let each = (SHARE / k).next_multiple_of(step).max(step);
+    let share = (SHARE / k).next_multiple_of(step).max(step);
     // About a cycle for four codes, and one for as many products.
     let threads = threads_for((n * k) as f64 / 4.0 * (1 + rows.units.len()) as f64);
     #[cfg(target_arch = "x86_64")]
     if rows.units.len() <= FEW && int8_rows::multiply_stream(&stream, rows, matrix, threads, isa, out) {
         return;
     }
-    out.for_each_run(threads, step, &|part| multiply_part(stream, isa, rows, matrix, each, part));
+    out.for_each_run(threads, step, &|part| multiply_part(stream, isa, rows, matrix, share, part));
 }
 
 /// The product with some rows of the matrix, `each` of which are unpacked at a time.

@@ -25,9 +25,9 @@ impl IntegerProduct<'_> {
     /// Whether rows, and runs of elements that share a scale, are whole in so many bytes of codes.
     pub(crate) fn is_whole(&self, bytes: usize) -> bool {
         let Matrix { k, block, .. } = *self.matrix;
-        let each = self.weights.codes.elements(bytes);
+        let elements = self.weights.codes.elements(bytes);
         let uniform = k.is_multiple_of(block) || block.is_multiple_of(k);
-        uniform && k.is_multiple_of(each) && block.is_multiple_of(each)
+        uniform && k.is_multiple_of(elements) && block.is_multiple_of(elements)
     }
 }
 
@@ -291,10 +291,10 @@ impl Rows {
 
     /// Rows that are integers already.
     pub(crate) fn from_codes(codes: &[i8], units: &[f32]) -> Self {
-        let mut own = CODES.take();
-        own.clear();
-        own.extend_from_slice(codes);
-        Self { codes: own, units: units.to_vec() }
+        let mut buffer = CODES.take();
+        buffer.clear();
+        buffer.extend_from_slice(codes);
+        Self { codes: buffer, units: units.to_vec() }
     }
 }
 
@@ -320,8 +320,8 @@ pub(crate) fn multiply(product: &IntegerProduct, isa: Isa, out: &mut Output<f32>
     let (m, n, k) = (rows.units.len(), matrix.n, matrix.k);
     let mut transposed = vec![0.0; m * n];
     let totals = &if matrix.biases.is_some() { totals(&rows.codes, k) } else { Vec::new() };
-    let each = (1_usize << 16).div_ceil(k * m).clamp(1, n.div_ceil(4 * threads));
-    Output::new(&mut transposed, m).for_each(threads, each, m, &|mut part| {
+    let share = (1_usize << 16).div_ceil(k * m).clamp(1, n.div_ceil(4 * threads));
+    Output::new(&mut transposed, m).for_each(threads, share, m, &|mut part| {
         for row in part.rows() {
             run(isa, Row { product, totals, index: row, sums: part.row(row) });
         }

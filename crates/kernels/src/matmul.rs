@@ -74,11 +74,11 @@ fn in_single_precision(x: Floats, depth: usize, then: &mut dyn FnMut(&[f32], usi
         return then(x, 0);
     }
     let m = x.len() / depth;
-    let each = m.div_ceil(m.div_ceil(WIDENED));
+    let rows = m.div_ceil(m.div_ceil(WIDENED));
     let mut wide = WIDE.take();
-    wide.resize(wide.len().max(each * depth), 0.0);
-    for first in (0..m).step_by(each) {
-        let from = x.part(first * depth..m.min(first + each) * depth);
+    wide.resize(wide.len().max(rows * depth), 0.0);
+    for first in (0..m).step_by(rows) {
+        let from = x.part(first * depth..m.min(first + rows) * depth);
         let wide = &mut wide[..from.len()];
         let parts = wide.chunks_mut(WIDENED_EACH).enumerate();
         let threads = threads_for(from.len() as f64 / 4.0);

@@ -213,7 +213,7 @@ impl Matrix<'_> {
         if self.block == 0 {
             return Err(KernelError::EmptyBlock);
         }
-        let (held, needed) = match self.codes {
+        let (count, needed) = match self.codes {
             Codes::Table { bits: 3, order: Order::HighFirst, .. } => return Err(KernelError::Order),
             Codes::Table { bytes, bits: bits @ 1..=4, .. }
             | Codes::Unsigned { bytes, bits: bits @ 1..=8 }
@@ -223,7 +223,7 @@ impl Matrix<'_> {
             }
             _ => (self.codes.bytes().len() / (self.codes.bits() / 8) as usize, elements),
         };
-        check_length("codes", held, needed, "as many as the matrix has elements, in whole bytes")?;
+        check_length("codes", count, needed, "as many as the matrix has elements, in whole bytes")?;
         let blocks = elements.div_ceil(self.block);
         self.scales.check("scales", blocks)?;
         self.biases.map_or(Ok(()), |biases| biases.check("biases", blocks))?;
@@ -365,7 +365,7 @@ impl Scales<'_> {
     }
 
     fn check(&self, name: &'static str, blocks: usize) -> Result<(), KernelError> {
-        let held = match *self {
+        let count = match *self {
             Self::One => blocks,
             Self::F32(values) => values.len(),
             Self::F16(values) => values.len(),
@@ -381,7 +381,7 @@ impl Scales<'_> {
                 codes.len()
             }
         };
-        check_length(name, held, blocks, "each block of elements has one")
+        check_length(name, count, blocks, "each block of elements has one")
     }
 
     /// The number of block `at`.

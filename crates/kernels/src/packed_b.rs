@@ -136,9 +136,9 @@ impl<C: Codec> Fill<'_, C> {
         let (mut scale, mut bias) = (simd.splat(0.0), simd.splat(-0.0));
         // The depth at which the next block of any row starts.
         let mut until = 0;
-        let all = self.depth / C::WORD;
-        for chunk in (0..all).step_by(S::LANES) {
-            let count = S::LANES.min(all - chunk);
+        let words_deep = self.depth / C::WORD;
+        for chunk in (0..words_deep).step_by(S::LANES) {
+            let count = S::LANES.min(words_deep - chunk);
             // SAFETY: the words lie in the matrix, as the caller promises.
             unsafe { simd.transpose_some(bytes.add(row_start(0) + 4 * chunk), row_bytes, rows, count, &mut words) };
             for d in 0..count {

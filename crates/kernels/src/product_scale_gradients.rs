@@ -108,10 +108,10 @@ impl OuterProducts<'_> {
         let depth = entries.len() * self.rows;
         let right = Dense { values: &*right, rows: depth, columns: k, stride: k };
         let right = Operand { matrix: right, orientation: Orientation::Plain };
-        let each = (PART / k).max(ROWS).min(n);
-        let mut part = vec![0.0; each * k];
-        for start in (0..n).step_by(each) {
-            let rows = each.min(n - start);
+        let step = (PART / k).max(ROWS).min(n);
+        let mut part = vec![0.0; step * k];
+        for start in (0..n).step_by(step) {
+            let rows = step.min(n - start);
             let values = &left[start..][..(depth - 1) * n + rows];
             let left = Dense { values, rows: depth, columns: rows, stride: n };
             let left = Operand { matrix: left, orientation: Orientation::Transposed };
@@ -149,9 +149,9 @@ impl Sums<'_> {
             let mut values = vec![0.0; begin(first + of_scales.len()) - from];
             codes.decode(isa, from, &mut values, 0);
             for (at, (of_scale, of_bias)) in (first..).zip(of_scales.iter_mut().zip(of_biases)) {
-                let own = begin(at)..begin(at + 1);
-                let values = &values[own.start - from..own.end - from];
-                let [scale, bias] = summed(&gradient[own.start - start..own.end - start], values);
+                let range = begin(at)..begin(at + 1);
+                let values = &values[range.start - from..range.end - from];
+                let [scale, bias] = summed(&gradient[range.start - start..range.end - start], values);
                 *of_scale += scale as f32;
                 *of_bias += bias as f32;
             }

@@ -38,11 +38,11 @@ pub fn sum(x: &[f32], [outer, reduced, inner]: [usize; 3], sums: &mut [f32]) -> 
     }
     let threads = threads_for(x.len() as f64 * CYCLES);
     if inner == 1 {
-        let each = outer.div_ceil(4 * threads);
-        let parts = sums.chunks_mut(each).enumerate();
+        let step = outer.div_ceil(4 * threads);
+        let parts = sums.chunks_mut(step).enumerate();
         threads::for_each_part(threads, parts, &|(part, sums): (usize, &mut [f32])| {
             for (at, sum) in sums.iter_mut().enumerate() {
-                *sum = total(&x[(part * each + at) * reduced..][..reduced]);
+                *sum = total(&x[(part * step + at) * reduced..][..reduced]);
             }
         });
         return Ok(());

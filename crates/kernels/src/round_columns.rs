@@ -79,16 +79,16 @@ impl RoundColumns<'_> {
         let mut spread = vec![0.0; n];
         for column in 0..width {
             let (done, behind) = columns.split_at_mut((column + 1) * n);
-            let own = &mut done[column * n..];
-            spread.copy_from_slice(own);
-            round(column, first..first + n, own).map_err(|mut error| {
+            let current = &mut done[column * n..];
+            spread.copy_from_slice(current);
+            round(column, first..first + n, current).map_err(|mut error| {
                 if let Some(index) = error.element() {
                     *index = (first + *index) * width + column;
                 }
                 error
             })?;
             let factors = &triangle[column * width..][column..width];
-            for (spread, rounded) in spread.iter_mut().zip(&*own) {
+            for (spread, rounded) in spread.iter_mut().zip(&*current) {
                 *spread = (*spread - rounded) / factors[0];
             }
             for (behind, factor) in behind.chunks_exact_mut(n).zip(&factors[1..]) {

@@ -108,13 +108,13 @@ impl Numbers {
     pub(crate) fn new(spread: Spread, per: Granularity, columns: &Range<usize>) -> Self {
         let Spread { kind, span, lanes, k, block } = spread;
         let units = if let Granularity::Unit(units) = per { units } else { columns.len().div_ceil(spread.unit()) };
-        let each = block / spread.unit();
+        let units_each = block / spread.unit();
         let (mut shift, mut offset, mut copied) = (0, 0, 0);
         let mut count = spread.count(columns);
         let wanted = match kind {
-            Kind::Units if matches!(per, Granularity::Unit(_)) && each.is_power_of_two() => {
-                (shift, offset) = (each.trailing_zeros(), columns.start % block / spread.unit());
-                (units - 1 + offset) / each + 1
+            Kind::Units if matches!(per, Granularity::Unit(_)) && units_each.is_power_of_two() => {
+                (shift, offset) = (units_each.trailing_zeros(), columns.start % block / spread.unit());
+                (units - 1 + offset) / units_each + 1
             }
             Kind::Units if matches!(per, Granularity::Unit(_)) => {
                 copied = spread.unit();

@@ -39,8 +39,8 @@ impl Levels {
     /// There are not two finite values.
     pub fn new(values: &[f32]) -> Result<Self, KernelError> {
         let value = |code: u8| values[usize::from(code)];
-        let all = (0..=u8::MAX).zip(values).filter(|(_, value)| value.is_finite());
-        let mut codes: Vec<u8> = all.map(|(code, _)| code).collect();
+        let finite = (0..=u8::MAX).zip(values).filter(|(_, value)| value.is_finite());
+        let mut codes: Vec<u8> = finite.map(|(code, _)| code).collect();
         codes.sort_by(|&a, &b| value(a).partial_cmp(&value(b)).unwrap_or(Ordering::Equal));
         codes.dedup_by_key(|code| value(*code));
         if codes.len() < 2 {

@@ -107,12 +107,12 @@ impl StridedCopy {
             copy(&self.axes, from, self.from as isize, to);
             return Ok(());
         }
-        let each = outer.extent.div_ceil(4 * threads);
-        let parts = to.chunks_mut(each * outer.to).take(outer.extent.div_ceil(each)).enumerate();
+        let step = outer.extent.div_ceil(4 * threads);
+        let parts = to.chunks_mut(step * outer.to).take(outer.extent.div_ceil(step)).enumerate();
         threads::for_each_part(threads, parts, &|(part, to): (usize, &mut [[u8; N]])| {
-            let first = part * each;
-            let own = Axis { extent: each.min(outer.extent - first), ..*outer };
-            let axes: Vec<Axis> = std::iter::once(own).chain(inner.iter().copied()).collect();
+            let first = part * step;
+            let part_axis = Axis { extent: step.min(outer.extent - first), ..*outer };
+            let axes: Vec<Axis> = std::iter::once(part_axis).chain(inner.iter().copied()).collect();
             copy(&axes, from, self.from as isize + first as isize * outer.from, to);
         });
         Ok(())

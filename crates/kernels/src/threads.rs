@@ -86,8 +86,8 @@ pub(crate) fn for_each_run(threads: usize, len: usize, task: &(dyn Fn(Range<usiz
     let shares = Mutex::new((0..workers).map(|i| i * len / workers..(i + 1) * len / workers).collect::<Vec<_>>());
     let arrived = AtomicUsize::new(0);
     pool.run(workers - 1, &|| {
-        let own = arrived.fetch_add(1, Ordering::Relaxed);
-        let next = || next_run(&mut shares.lock().unwrap_or_else(PoisonError::into_inner), own);
+        let worker = arrived.fetch_add(1, Ordering::Relaxed);
+        let next = || next_run(&mut shares.lock().unwrap_or_else(PoisonError::into_inner), worker);
         iter::from_fn(next).for_each(task);
     });
 }

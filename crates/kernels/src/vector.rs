@@ -23,8 +23,8 @@ pub(crate) fn multiply(isa: Isa, matrix: Operand, vector: Operand, factors: Fact
         &spread
     };
     let threads = threads_for(4.0 * (len * depth) as f64 / FROM_MEMORY);
-    let each = threads::share(len, threads, 16, TASK);
-    let (height, width) = if out.rows() == 1 { (1, each) } else { (each, 1) };
+    let share = threads::share(len, threads, 16, TASK);
+    let (height, width) = if out.rows() == 1 { (1, share) } else { (share, 1) };
     let is_column = out.rows() > 1;
     out.for_each(threads, height, width, &|out| run(isa, Part { matrix, x, factors, is_column, out }));
 }

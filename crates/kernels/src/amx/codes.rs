@@ -55,10 +55,10 @@ pub(crate) fn cost(work: &Work, _: &Machine) -> f64 {
     let times = rows.div_ceil(TASK_ROWS) as f64;
     let groups = rows.div_ceil(WIDTH) as f64;
     let runs = columns.div_ceil(WIDTH) as f64 * (depth / RUN) as f64;
-    let made = if work.biased { 1000.0 } else { 700.0 };
+    let decode = if work.biased { 1000.0 } else { 700.0 };
     // Products are stored before they are scaled.
     let products = if work.pieces == 1 { 24.0 } else { 48.0 } * PRODUCT + 1100.0;
-    runs * (times * made + groups * products) + groups * (WIDTH * depth) as f64
+    runs * (times * decode + groups * products) + groups * (WIDTH * depth) as f64
 }
 
 /// Computes all of a transposed product that this module [`takes`], or nothing of it where its numbers do not fit.

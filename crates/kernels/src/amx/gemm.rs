@@ -124,7 +124,7 @@ impl Task<'_> {
     /// The machine has AMX and AVX-512.
     unsafe fn run(mut self, scratch: &mut Scratch) {
         let Self { product, isa, .. } = self;
-        let all = product.x.columns();
+        let whole_depth = product.x.columns();
         let (rows, columns) = (self.out.rows(), self.out.columns());
         // SAFETY: AMX is there, and this is the only place on the thread's stack that uses it.
         let tiles = unsafe { Tiles::new() };
@@ -134,8 +134,8 @@ impl Task<'_> {
         out_of_range.clear();
         out_of_range.resize(columns.len().div_ceil(WIDTH), false);
         let panel: *mut f32 = scratch.floats.as_mut_ptr().cast();
-        for start in (0..all).step_by(DEPTH) {
-            let depth = DEPTH.min(all - start);
+        for start in (0..whole_depth).step_by(DEPTH) {
+            let depth = DEPTH.min(whole_depth - start);
             for (first, out_of_range) in columns.clone().step_by(WIDTH).zip(&mut out_of_range) {
                 if *out_of_range {
                     continue;
@@ -182,8 +182,8 @@ impl Task<'_> {
         first: usize,
         sums: *mut f32,
     ) {
-        let (x, all, rows) = (self.x, self.product.x.columns(), self.out.rows());
-        let (steps, whole) = (depth.div_ceil(STEP), depth == all);
+        let (x, whole_depth, rows) = (self.x, self.product.x.columns(), self.out.rows());
+        let (steps, whole) = (depth.div_ceil(STEP), depth == whole_depth);
         for band in (rows.start / TILE..rows.end.div_ceil(TILE)).step_by(2) {
             // What is complete at once need not be kept for all rows.
             let row = if whole { 0 } else { band * TILE - rows.start };
@@ -193,13 +193,13 @@ impl Task<'_> {
             let from = if start == 0 { Place { at: (&raw const NONE).cast_mut().cast(), stride: 0 } } else { to };
             // SAFETY: the caller's promise; a pair of bands has its tiles and sums, and what is added to is only read.
             unsafe {
-                let tiles = x.tiles[first_tile(band / 2, self.bands.pairs, start, all)..].as_ptr();
+                let tiles = x.tiles[first_tile(band / 2, self.bands.pairs, start, whole_depth)..].as_ptr();
                 if band + 1 < rows.end.div_ceil(TILE) {
                     add_pair(tiles, tiles.add(PIECES), PAIR, panel, steps, from, to);
                 } else {
                     add_single(tiles, panel, steps, from, to);
                 }
-                if start + depth < all {
+                if start + depth < whole_depth {
                     continue;
                 }
                 for band in band..(band + 2).min(rows.end.div_ceil(TILE)) {
@@ -246,10 +246,10 @@ impl Task<'_> {
     #[target_feature(enable = "avx512f,avx512bw")]
     unsafe fn multiply_floats(&self, rows: Range<usize>, first: usize, width: usize, panel: *mut f32, sums: *mut f32) {
         let Self { product, isa, .. } = self;
-        let all = product.x.columns();
+        let whole_depth = product.x.columns();
         let (_, next) = product.x.strides();
-        for start in (0..all).step_by(DEPTH) {
-            let depth = DEPTH.min(all - start);
+        for start in (0..whole_depth).step_by(DEPTH) {
+            let depth = DEPTH.min(whole_depth - start);
             // SAFETY: as the caller says; the panel and the sums are as wide as two vectors.
             unsafe {
                 product.panels.fill(*isa, start, depth, first, width, panel);

@@ -50,11 +50,11 @@ impl Mask<'_> {
         let reach =
             (queries - 1).checked_mul(self.row).and_then(|rows| rows.checked_add((tokens - 1) * self.column + 1));
         let needed = reach.and_then(|reach| reach.checked_add(*last)).unwrap_or(usize::MAX);
-        let held = match self.values {
+        let count = match self.values {
             MaskValues::Visible { visible, .. } => visible.len(),
             MaskValues::Added(values) => values.len(),
         };
-        check_length("mask.values", held.min(needed), needed, "one for each place that the mask reaches")
+        check_length("mask.values", count.min(needed), needed, "one for each place that the mask reaches")
     }
 
     /// The score of a token that is not seen, where such a score replaces what it was.

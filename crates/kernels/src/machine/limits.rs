@@ -91,13 +91,13 @@ pub fn fma_peak() -> f64 {
 #[must_use]
 pub fn dot_peak() -> f64 {
     const STEPS: usize = 1 << 17;
-    let (each, dot) = vnni().unwrap_or((2 * PORTABLE, portable));
+    let (operations, dot) = vnni().unwrap_or((2 * PORTABLE, portable));
     let seconds = best(RUNS, || {
         threads::for_each_on(usize::MAX, threads::count(), &|_| {
             black_box(dot(STEPS));
         });
     });
-    (each * STEPS * threads::count()) as f64 / seconds
+    (operations * STEPS * threads::count()) as f64 / seconds
 }
 
 /// The shortest time of some runs, in seconds, after one that is not counted.

@@ -252,8 +252,8 @@ impl Program {
             *extent == Extent::Whole
                 || *extent == Extent::Each && sources[*input].map.modulus == 1 && block[1] == columns
         };
-        let (prologue, mut all): (Vec<Action>, Vec<Action>) = loads.iter().copied().partition(once);
-        all.append(&mut actions);
+        let (prologue, mut body): (Vec<Action>, Vec<Action>) = loads.iter().copied().partition(once);
+        body.append(&mut actions);
         let cost = sources.len() + written + steps.iter().map(|step| step.op.cost()).sum::<usize>();
         let results = results.iter().map(|(values, kind)| {
             let extent = if let [value] = values[..] { extent(value) } else { Extent::Each };
@@ -266,7 +266,7 @@ impl Program {
             results: results.collect(),
             constants: filled,
             prologue,
-            actions: all,
+            actions: body,
             registers: registers.count,
             block,
             cost,

@@ -66,11 +66,11 @@ impl Program {
                 let range = task * blocks / tasks..(task + 1) * blocks / tasks;
                 let start = self.begin(size, range.start);
                 let end = self.begin(size, range.end);
-                let own = rest
+                let parts = rest
                     .iter_mut()
                     .zip(&self.results)
                     .map(|(result, written)| result.split_off(written.numbers(end.0 - start.0, end.1 - start.1)));
-                Task { program: self, size, inputs, results: own.collect(), start, blocks: range }
+                Task { program: self, size, inputs, results: parts.collect(), start, blocks: range }
             })
             .collect()
     }
@@ -198,41 +198,41 @@ impl Task<'_, '_> {
             Action::Apply { op, precision, operands, extent, register } => {
                 let mut out = mem::take(&mut registers[register]);
                 let place = |at: usize, extent: Extent| self.numbers(operands[at], area, extent, registers);
-                let made = &mut out[..area.numbers(extent)];
+                let to = &mut out[..area.numbers(extent)];
                 match op {
-                    Op::Select => select(made, place(0, extent), place(1, extent), place(2, extent)),
+                    Op::Select => select(to, place(0, extent), place(1, extent), place(2, extent)),
                     Op::Spread => {
                         let width = area.columns.len();
-                        for (out, value) in made.chunks_exact_mut(width).zip(place(0, Extent::Row)) {
+                        for (out, value) in to.chunks_exact_mut(width).zip(place(0, Extent::Row)) {
                             out.fill(*value);
                         }
                     }
                     op if op.is_reduction() => {
                         let width = area.columns.len();
-                        for (out, row) in made.iter_mut().zip(place(0, Extent::Each).chunks_exact(width)) {
+                        for (out, row) in to.iter_mut().zip(place(0, Extent::Each).chunks_exact(width)) {
                             *out = reduce(op, row);
                         }
-                        round_all(precision, made);
+                        round_all(precision, to);
                     }
-                    op => apply(op, precision, made, place(0, extent), place(op.arity() - 1, extent)),
+                    op => apply(op, precision, to, place(0, extent), place(op.arity() - 1, extent)),
                 }
                 registers[register] = out;
             }
             Action::Store { place, extent, result, at } => {
                 let start = if extent == Extent::Each { self.start.1 } else { self.start.0 };
                 // Another result may be what is stored.
-                let mut own = mem::replace(&mut self.results[result], DataMut::F32(&mut []));
+                let mut data = mem::replace(&mut self.results[result], DataMut::F32(&mut []));
                 let (first, numbers) = (area.range(extent).start - start, self.numbers(place, area, extent, registers));
                 let values = self.program.results[result].values;
                 if values == 1 {
-                    own.store(first, numbers);
+                    data.store(first, numbers);
                 } else {
                     // The block is of whole rows.
                     for (row, numbers) in numbers.chunks_exact(area.width).enumerate() {
-                        own.store(first * values + (row * values + at) * area.width, numbers);
+                        data.store(first * values + (row * values + at) * area.width, numbers);
                     }
                 }
-                self.results[result] = own;
+                self.results[result] = data;
             }
         }
     }

@@ -68,8 +68,8 @@ fn panels_cost(work: &Work) -> f64 {
     let Shape { rows, columns, depth } = work.shape;
     let times = rows.div_ceil(TASK_ROWS) as f64;
     // Words of 16 rows are transposed, and looked up.
-    let each = if work.pairs { 0.15 } else { 0.28 };
-    times * columns as f64 * (depth as f64 * each + work.runs as f64 * work.numbers * (2.5 + work.scale))
+    let step_cost = if work.pairs { 0.15 } else { 0.28 };
+    times * columns as f64 * (depth as f64 * step_cost + work.runs as f64 * work.numbers * (2.5 + work.scale))
         + (rows * depth) as f64 * IN_ORDER
 }
 
@@ -139,20 +139,20 @@ impl Activations {
             offsets.push(total);
             total += m * step.ends.len();
         }
-        let (mut codes, mut kept) = ARRANGED.take();
+        let (mut codes, mut starts) = ARRANGED.take();
         codes.resize((steps.len() * m + amx::bytes::ROWS) * STRIDE, 0);
-        kept.resize(total, Start::default());
-        let mut all = Self { codes, starts: kept, offsets };
-        let mut starts = &mut all.starts[..];
+        starts.resize(total, Start::default());
+        let mut arranged = Self { codes, starts, offsets };
+        let mut starts = &mut arranged.starts[..];
         let mut tasks = Vec::with_capacity(steps.len());
-        for (step, codes) in steps.iter().zip(all.codes.chunks_exact_mut(m * STRIDE)) {
+        for (step, codes) in steps.iter().zip(arranged.codes.chunks_exact_mut(m * STRIDE)) {
             let (these, rest) = starts.split_at_mut(m * step.ends.len());
             tasks.push(Arrange { rows: &rows.codes, k, step, pairs, above, codes, starts: these });
             starts = rest;
         }
         let threads = threads.min(threads_for((m * k) as f64 * IN_ORDER));
         threads::for_each_part(threads, tasks.into_iter(), &|task| run(Isa::Avx512, task));
-        all
+        arranged
     }
 }
 
