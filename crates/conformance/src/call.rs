@@ -148,9 +148,10 @@ impl Call {
             found.push(self.compiled()?);
         }
         found.iter().try_for_each(|found| {
-            let avals = |arrays: &[Array]| arrays.iter().map(Aval::from).collect::<Vec<_>>();
-            if avals(found) != avals(expected) {
-                return Err("the avals are not those of dense".to_owned());
+            let avals = |arrays: &[Array]| arrays.iter().map(|array| Aval::from(array).to_string()).collect::<Vec<_>>();
+            let (avals, expected) = (avals(found).join(", "), avals(expected).join(", "));
+            if avals != expected {
+                return Err(format!("the results are {avals}, expected {expected}"));
             }
             exact.near(found)
         })
@@ -165,7 +166,7 @@ impl Call {
             (Ok(found), Ok(expected)) => Err(format!("{} results, expected {}", found.len(), expected.len())),
             (Err(_), Err(_)) => Ok(()),
             (Err(error), Ok(_)) => Err(error),
-            (Ok(_), Err(error)) => Err(format!("the dense call fails and this one does not: {error}")),
+            (Ok(_), Err(error)) => Err(format!("it gives a result, expected the error of the dense call: {error}")),
         }
     }
 
@@ -250,5 +251,5 @@ pub(crate) fn product(x: &Array, w: &Value, is_transposed: bool) -> Result<Array
 
 /// An error may stand for a result if it says what to do.
 pub(crate) fn helpful(error: &str) -> Result<(), String> {
-    if error.contains("help:") { Ok(()) } else { Err(format!("the error has no help: {error}")) }
+    if error.contains("help:") { Ok(()) } else { Err(format!("the error is {error}, expected a line `help:` in it")) }
 }

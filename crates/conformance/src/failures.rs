@@ -52,7 +52,7 @@ fn unchanged(w: &Value, product: &Call, fails: Failure) -> Result<(), String> {
     let (before, expected) = (state()?, product.intercepted()?);
     fails(product)?;
     if state()? != before {
-        return Err("its arrays have other bytes than before".to_owned());
+        return Err("its arrays have other bytes, expected those of before".to_owned());
     }
     product.intercepted()?.iter().zip(&expected).try_for_each(|(found, expected)| bits_equal(found, expected))
 }
@@ -74,7 +74,7 @@ fn kernel_fails(product: &Call) -> Result<(), String> {
     together.push(failed_array()?);
     match transforms::eval(&together) {
         Err(_) => Ok(()),
-        Ok(()) => Err("a kernel fails and the eval does not".to_owned()),
+        Ok(()) => Err("a kernel fails and the eval does not, expected its error".to_owned()),
     }
 }
 
@@ -86,7 +86,11 @@ fn function_fails(product: &Call) -> Result<(), String> {
         run(&arrays)?;
         Err(Error::invalid("it fails by design", "expect it"))
     });
-    if failed.is_err() { Ok(()) } else { Err("the function fails and the call does not".to_owned()) }
+    if failed.is_err() {
+        Ok(())
+    } else {
+        Err("the function fails and the call does not, expected its error".to_owned())
+    }
 }
 
 /// A sort of the subject, for which types have no handler, under `Deny`; one that has is no failure.
@@ -100,7 +104,7 @@ fn op_is_denied(product: &Call) -> Result<(), String> {
 fn unfilled() -> Result<(), String> {
     let array = failed_array()?;
     if array.eval().is_ok() {
-        return Err("a kernel fails and the eval does not".to_owned());
+        return Err("a kernel fails and the eval does not, expected its error".to_owned());
     }
     no_number(&array)?;
     no_number(&array)
@@ -108,9 +112,10 @@ fn unfilled() -> Result<(), String> {
 
 fn no_number(array: &Array) -> Result<(), String> {
     match array.try_as_slice::<f32>() {
-        Ok(read) if !read.iter().all(|element| element.is_nan()) => {
-            Err(format!("after its kernel failed it reads as {:?}", &read[..read.len().min(4)]))
-        }
+        Ok(read) if !read.iter().all(|element| element.is_nan()) => Err(format!(
+            "after its kernel failed it reads as {:?}, expected NaN or an error",
+            &read[..read.len().min(4)]
+        )),
         _ => Ok(()),
     }
 }
@@ -128,7 +133,7 @@ fn read_twice(subject: &Subject, shapes: &Shapes) -> Result<(), String> {
     let _allow = Policy::Allow.scope();
     let dense_array = value.dense().map_err(text)?;
     if dense_array.eval().is_ok() {
-        return Err("it is not refused".to_owned());
+        return Err("it is not refused, expected an error".to_owned());
     }
     // The same array, and one that is made of the same children.
     for (which, again) in [("the same array", Ok(dense_array)), ("a second one", value.dense())] {
@@ -138,12 +143,13 @@ fn read_twice(subject: &Subject, shapes: &Shapes) -> Result<(), String> {
         if let Ok(read) = read
             && !read.iter().all(|element| element.is_nan())
         {
-            return Err(format!("after its eval failed {which} reads as {:?}", &read[..read.len().min(4)]));
+            let read = &read[..read.len().min(4)];
+            return Err(format!("after its eval failed {which} reads as {read:?}, expected NaN or an error"));
         }
     }
     let product = dense(&value);
     if product.is_ok_and(|product| floats(&product).is_ok_and(|read| read.iter().all(|element| element.is_finite()))) {
-        return Err("after its eval failed it is finite".to_owned());
+        return Err("after its eval failed its product is finite, expected NaN or an error".to_owned());
     }
     Ok(())
 }

@@ -52,7 +52,10 @@ fn below_dense(w: &Value, aval: &Aval, f: impl Fn() -> Result<Array>) -> Result<
             return Ok(());
         }
     }
-    Err(format!("{least} bytes were allocated for a product with {w}, which holds {} and is {dense} dense", w.nbytes()))
+    Err(format!(
+        "{least} bytes were allocated for a product with {w} of {} bytes, expected fewer than the {dense} of the dense array",
+        w.nbytes()
+    ))
 }
 
 /// By how much MLX's active memory grows at most while `f` is computed.

@@ -53,7 +53,7 @@ fn avals(array: &dyn ImplicitArray, aval: &Aval) -> Result<(), String> {
     loop {
         let found = value.aval().map_err(text)?;
         if found != *aval {
-            return Err(format!("{value} has the aval {found}, not {aval}"));
+            return Err(format!("{value} has the aval {found}, expected {aval}"));
         }
         value = match &value {
             Value::Dense(_) => return Ok(()),
@@ -67,14 +67,14 @@ fn children(array: &dyn ImplicitArray, _: &Aval) -> Result<(), String> {
     let children: Vec<Value> = array.children().into_iter().map(|(_, child)| child).collect();
     let bytes = children.iter().map(Value::nbytes).sum::<usize>();
     if bytes != array.nbytes() {
-        return Err(format!("it holds {} bytes and its children {bytes}", array.nbytes()));
+        return Err(format!("it says that it holds {} bytes, expected the {bytes} of its children", array.nbytes()));
     }
     let mut names: Vec<String> = array.children().iter().map(|(name, _)| name.to_string()).collect();
     let count = names.len();
     names.sort_unstable();
     names.dedup();
     if names.len() != count {
-        return Err(format!("two children have one name: {names:?}"));
+        return Err(format!("its {count} children have the names {names:?}, expected one each"));
     }
     same(&*array.with_children(children).map_err(text)?, array)
 }
@@ -84,13 +84,16 @@ fn wrong_children(array: &dyn ImplicitArray, _: &Aval) -> Result<(), String> {
     let mut children: Vec<Value> = array.children().into_iter().map(|(_, child)| child).collect();
     let nested = children.iter().map(|_| Value::from(clone_box(array))).collect();
     drop(array.with_children(nested));
+    let count = children.len();
+    let taken =
+        |children: &[Value]| format!("it takes {} children, expected an error as it has {count}", children.len());
     children.push(Array::from_f32(0.0).into());
     if array.with_children(children.clone()).is_ok() {
-        return Err(format!("it takes {} children", children.len()));
+        return Err(taken(&children));
     }
-    children.truncate(children.len().saturating_sub(2));
-    if children.len() < array.children().len() && array.with_children(children.clone()).is_ok() {
-        return Err(format!("it takes {} children", children.len()));
+    children.truncate(count.saturating_sub(1));
+    if children.len() < count && array.with_children(children.clone()).is_ok() {
+        return Err(taken(&children));
     }
     Ok(())
 }
@@ -114,7 +117,7 @@ fn stored(array: &dyn ImplicitArray, _: &Aval) -> Result<(), String> {
     let (json, arrays) = saved(array)?;
     let name = array.typetag_name();
     if !name.contains('.') || !json.contains(&format!("{name:?}")) {
-        return Err(format!("the name {name} has no namespace or is not in {json}"));
+        return Err(format!("the name is {name}, expected one with a namespace that stands in {json}"));
     }
     same(&*loaded(&json, arrays)?, array)
 }
@@ -123,12 +126,12 @@ fn stored(array: &dyn ImplicitArray, _: &Aval) -> Result<(), String> {
 fn broken(array: &dyn ImplicitArray, _: &Aval) -> Result<(), String> {
     let (json, arrays) = saved(array)?;
     if !arrays.is_empty() && loaded(&json, store::Arrays::new()).is_ok() {
-        return Err("it is loaded without its arrays".to_owned());
+        return Err("it is loaded without its arrays, expected an error".to_owned());
     }
     for length in [json.len() / 2, json.len() - 1] {
         let cut = json.get(..length).unwrap_or_default();
         if loaded(cut, arrays.clone()).is_ok() {
-            return Err(format!("it is loaded from {cut}"));
+            return Err(format!("it is loaded from {cut}, expected an error"));
         }
     }
     Ok(())
@@ -140,7 +143,7 @@ fn text_of(array: &dyn ImplicitArray, aval: &Aval) -> Result<(), String> {
     if printed == expected && !format!("{array:?} {:?}", array.aux()).is_empty() {
         return Ok(());
     }
-    Err(format!("it prints as {printed}, not {expected}"))
+    Err(format!("it prints as {printed}, expected {expected}"))
 }
 
 /// Evaluated, it goes to another thread and is the same there.
@@ -162,10 +165,11 @@ fn on_another_thread(array: &dyn ImplicitArray, _: &Aval) -> Result<(), String> 
 /// Equal static fields both ways, equal hashes, the same bits.
 fn same(found: &dyn ImplicitArray, expected: &dyn ImplicitArray) -> Result<(), String> {
     if !found.aux_eq(expected) || !expected.aux_eq(found) {
-        return Err(format!("its static fields are {:?}, not {:?}", found.aux(), expected.aux()));
+        return Err(format!("its static fields are {:?}, expected {:?}", found.aux(), expected.aux()));
     }
-    if hash(found) != hash(expected) {
-        return Err("equal static fields have two hashes".to_owned());
+    let (hash, expected_hash) = (hash(found), hash(expected));
+    if hash != expected_hash {
+        return Err(format!("its static fields have the hash {hash:x}, expected {expected_hash:x} as equal ones have"));
     }
     let bits = |array: &dyn ImplicitArray| dense(&clone_box(array).into());
     bits_equal(&bits(found)?, &bits(expected)?)

@@ -137,7 +137,9 @@ fn types_of_others_are_not_reported() {
 #[test]
 fn what_is_not_as_claimed_is_found() {
     let claims = opaque().refuses_non_finite().thresholds(&[0.5]);
-    assert!(values(&claims).findings().iter().any(|finding| finding == "NaN at 0: it is not refused"));
+    assert!(
+        values(&claims).findings().iter().any(|finding| finding == "NaN at 0: it is not refused, expected an error")
+    );
     let far = Subject::new("far", |x: &Array| Ok(Opaque::new(x.add(Array::from_f32(0.5))?))).within(0.1).exact_zero();
     expect![[r#"
         zeros: element 0 is 5e-1, made of 0e0 where the largest is 0e0, expected an exact 0
@@ -166,7 +168,7 @@ fn an_aval_that_is_not_the_built_one_is_found() {
     let misshapen = Subject::new("misshapen", Wrong::misshapen);
     let first_shape: Vec<String> = headlines(&structure(&misshapen)).lines().take(5).map(str::to_owned).collect();
     expect![[r#"
-        the aval of f32[2,3]: f32[6] has the aval f32[6], not f32[2,3]
+        the aval of f32[2,3]: f32[6] has the aval f32[6], expected f32[2,3]
         the children of f32[2,3]: testing.Wrong says that it is f32[2,3] and materializes to f32[6]
         a clone of f32[2,3]: testing.Wrong says that it is f32[2,3] and materializes to f32[6]
         a stored copy of f32[2,3]: testing.Wrong says that it is f32[2,3] and materializes to f32[6]

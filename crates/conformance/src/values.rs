@@ -130,7 +130,7 @@ fn non_finite(subject: &Subject, x: &Array) -> Result<(), String> {
     let Ok(decoded) = decoded else { return Ok(()) };
     // What a GPU encodes cannot fail.
     if subject.refuses_non_finite && !is_gpu() {
-        return Err("it is not refused".to_owned());
+        return Err("it is not refused, expected an error".to_owned());
     }
     for (i, (decoded, x)) in floats(&decoded).map_err(text)?.iter().zip(floats(x).map_err(text)?).enumerate() {
         #[allow(clippy::float_cmp, reason = "equal infinities")]

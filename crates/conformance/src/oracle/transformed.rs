@@ -51,7 +51,7 @@ impl Oracle {
         if !scale.is_finite() || (forward - backward).abs() <= bound {
             return Ok(());
         }
-        Err(format!("the derivative in a direction is {forward:.6e}, and by the gradient it is {backward:.6e}"))
+        Err(format!("the derivative in a direction is {forward:.6e}, expected {backward:.6e} by the gradient"))
     }
 
     /// Compares the function mapped over two examples of its dense operands with the function of each.

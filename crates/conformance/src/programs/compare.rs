@@ -260,7 +260,7 @@ impl Scene<'_> {
                 compiled.clear();
                 failing.set(Some(self.program.steps.len() - 1));
                 if compiled.call(&mut state, &values).is_ok() {
-                    return Err("with a state: the function fails and the call does not".to_owned());
+                    return Err("with a state: the function fails and the call does not, expected its error".to_owned());
                 }
                 failing.set(None);
                 if state.iter().map(bytes).collect::<Result<Vec<_>, _>>()? != before {
@@ -398,7 +398,9 @@ fn right_or_failed(found: &[Array], expected: &[Array]) -> Result<(), String> {
         }
     }
     match found.last() {
-        Some(last) if last.size() > 0 && last.eval().is_ok() => Err("what comes of the node is no error".to_owned()),
+        Some(last) if last.size() > 0 && last.eval().is_ok() => {
+            Err("what comes of the node is a result, expected its error".to_owned())
+        }
         _ => Ok(()),
     }
 }
@@ -409,7 +411,7 @@ fn untouched<R>(values: &[Value], run: impl FnOnce() -> R) -> Result<R, String> 
     let before = read()?;
     let result = run();
     if read()? != before {
-        return Err("an input has other bytes than before".to_owned());
+        return Err("an input has other bytes, expected those of before".to_owned());
     }
     Ok(result)
 }

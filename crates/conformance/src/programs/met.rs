@@ -126,7 +126,7 @@ impl Scene<'_> {
         let mut compiled = compiling(f, options(Passes::All));
         let mut call = || -> Result<Outcome, String> { Ok(evaluated(compiled(&self.inputs(false, 0)?))) };
         if failing.get().is_some() && call()?.is_ok() {
-            return Err("the function fails and the call does not".to_owned());
+            return Err("the function fails and the call does not, expected its error".to_owned());
         }
         failing.set(None);
         call()
