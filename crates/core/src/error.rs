@@ -150,7 +150,7 @@ pub enum Error {
         call: String,
         /// The implicit type that would be built.
         ty: &'static str,
-        /// Whether the dense array itself was asked for, as by `Value::dense`, and no primitive needed it.
+        /// Whether the dense array itself was asked for, as by `Value::dense`, and no primitive of the caller's needed it.
         asked: bool,
         /// The arguments of the trace that it is made of.
         arguments: Vec<Argument>,

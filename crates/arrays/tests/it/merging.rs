@@ -10,7 +10,7 @@ use tacit_core::{Counters, Error, ImplicitArray, Policy, Result, Value, implicit
 
 use crate::adapters::{dora_on, qa_lora_on};
 use crate::as_stored::{FORMATS, parsed};
-use crate::messages::check;
+use crate::messages::{check, said_of};
 use crate::operands::{affine, nf4, normal};
 use crate::structured::lora_on;
 
@@ -229,6 +229,24 @@ fn what_is_transposed_merges_as_it_lies() -> Result<()> {
     assert_eq!(bytes(&transpose(&merged.value)?), bytes(&upright.value));
     assert_eq!(of(&transposed).base().aval()?.shape, [96, 40]);
     assert_eq!(bytes(&transpose(of(&transposed).base())?), bytes(&base));
+    Ok(())
+}
+
+/// Who merges applies no primitive, and has no handler to write.
+#[test]
+fn a_merge_that_is_denied_names_no_handler_to_write() -> Result<()> {
+    let w = lora_on(nf4(&normal(2, &[40, 96]), 64));
+    let transposed = implicit(&w, |w| Ok::<_, Error>(w.t()))?;
+    let _deny = Policy::Deny.scope();
+    for (merged, reason) in [
+        (merge(of(&transposed), "nf4:64"), "only whole rows are gathered from packed codes"),
+        (merge_exactly(of(&transposed)), "only whole rows are gathered from packed codes"),
+        (merge(of(&lora_on(w)), "nf4:64"), "a dense array of Lora(f32[40,96])"),
+    ] {
+        let said = said_of(merged);
+        assert!(said.contains(reason) && !said.contains("near:"), "{said}");
+        assert!(said.ends_with("\nhelp: allow it here with `Policy::Allow.scope()`\n"), "{said}");
+    }
     Ok(())
 }
 
