@@ -1,11 +1,14 @@
 //! Compiled functions on the real array types: without shapes, and as state.
 
 use expect_test::expect;
-use mlx_rs::{Array, Dtype, ops};
-use tacit_core::compile::{CompileOptions, Constants};
-use tacit_core::{Policy, Value, compile_with, compile_with_state};
+use mlx_rs::{Array, Dtype, ops, transforms};
+use tacit_arrays::Sparse24;
+use tacit_conformance::assert_close;
+use tacit_core::compile::{CompileOptions, Constants, disable_fusion};
+use tacit_core::{Policy, Result, Value, compile_with, compile_with_state, implicit};
 
-use crate::operands::{FORMATS, every, normal};
+use crate::adapters::lora_set_on;
+use crate::operands::{FORMATS, every, nf4, normal};
 
 fn options(shapeless: bool) -> CompileOptions {
     CompileOptions { shapeless, constants: Constants::Deny, ..CompileOptions::default() }
@@ -25,7 +28,7 @@ fn a_quantized_product_has_one_trace_for_every_batch() {
         for rows in [2, 5, 33, 2] {
             let x = normal(rows as u64, &[rows, 64]);
             let made = f.call((&x, w.clone())).expect("runs").dense().expect("is dense");
-            let expected = tacit_core::implicit((x, &w), |(x, w)| ops::softmax_axis(x.matmul(w.t())?, -1, None))
+            let expected = implicit((x, &w), |(x, w)| ops::softmax_axis(x.matmul(w.t())?, -1, None))
                 .expect("runs")
                 .dense()
                 .expect("is dense");
@@ -53,10 +56,10 @@ fn a_bias_and_rows_have_one_trace_for_every_batch() {
         for rows in [2, 5] {
             let (at, x) = (Array::from_iter(0..rows as u32, &[rows]), normal(2, &[rows, 64]));
             let made = sum.call((&bias, &x, w.clone())).expect("runs").dense().expect("is dense");
-            let expected = tacit_core::implicit((&bias, &x, &w), product).expect("runs").dense().expect("is dense");
+            let expected = implicit((&bias, &x, &w), product).expect("runs").dense().expect("is dense");
             assert!(apart(&made, &expected) < 1e-5, "{w} at {rows} rows");
             let made = taken.call((&at, w.clone())).expect("runs").dense().expect("is dense");
-            let expected = tacit_core::implicit((&at, &w), rows_of).expect("runs").dense().expect("is dense");
+            let expected = implicit((&at, &w), rows_of).expect("runs").dense().expect("is dense");
             assert!(apart(&made, &expected) < 1e-6, "{w} at {rows} rows");
         }
         assert_eq!((sum.stats().traces, taken.stats().traces), (1, 1), "{w}");
@@ -79,7 +82,7 @@ fn a_gathered_product_has_one_trace_for_every_batch() {
             let [x, row, expert] = chosen(rows, 64).map(Value::from);
             let [c, s, b] = [&codes, &scales, &biases].map(Value::from);
             let args = (x, row, expert, c, s, b);
-            let expected = tacit_core::implicit(&args, product).expect("runs").dense().expect("is dense");
+            let expected = implicit(&args, product).expect("runs").dense().expect("is dense");
             let made = f.call(&args).expect("runs").dense().expect("is dense");
             assert!(apart(&made, &expected) < 1e-6);
         }
@@ -124,7 +127,7 @@ fn packed_experts_have_one_trace_for_every_batch() {
             };
             let mut f = compile_with(options(true), product);
             for rows in [3, 7, 2, 40] {
-                let expected = tacit_core::implicit(args(rows), product).expect("runs").dense().expect("is dense");
+                let expected = implicit(args(rows), product).expect("runs").dense().expect("is dense");
                 let made = f.call(args(rows)).expect("runs").dense().expect("is dense");
                 assert!(apart(&made, &expected) < 1e-5, "{} of {rows} rows, transposed: {transpose}", format.name);
             }
@@ -143,6 +146,35 @@ fn packed_experts_have_one_trace_for_every_batch() {
             assert!(error.contains("index 2 (entry 0) is outside an extent of 2"), "{}: {error}", format.name);
             let error = outside([0, 1], [1, 2], 7);
             assert!(error.contains("index 2 (entry 1) is outside an extent of 2"), "{}: {error}", format.name);
+        }
+    }
+}
+
+/// A function of rows and a weight.
+type Function = fn((Array, Array)) -> Result<Array>;
+
+/// A repeated batch of matrices, a set of adapters and sparse codes need index tables, which each trace makes anew.
+#[test]
+fn index_tables_of_handlers_are_not_captured() {
+    let product: Function = |(x, w)| Ok(x.matmul(w.swap_axes(-1, -2)?)?);
+    let gradient: Function =
+        |(x, w)| Ok(transforms::grad(|x: &Array| x.matmul(w.swap_axes(-1, -2)?)?.square()?.sum(None))(&x)?);
+    let _allow = Policy::Allow.scope();
+    disable_fusion();
+    let (batch, rows) = (normal(2, &[2, 3, 5, 64]), normal(2, &[5, 64]));
+    let experts = every(Dtype::Float32, 1, &[3, 40, 64]).into_iter().map(|w| (&batch, w));
+    let base = nf4(&normal(1, &[40, 64]), 64);
+    let in_use = [Array::from_slice(&[1u32], &[]), Array::from_slice(&[0u32, 1, 2, 1, 0], &[5])];
+    let sets = in_use.map(|index| (&rows, Value::from(lora_set_on(&base, index))));
+    let sparse = Sparse24::prune(&normal(1, &[40, 64])).expect("groups of four");
+    for (x, w) in experts.chain(sets).chain([(&rows, Value::from(sparse))]) {
+        for f in [product, gradient] {
+            let expected = implicit((x, &w), f).and_then(|made| made.dense()).expect("runs");
+            let mut compiled = compile_with(options(false), f);
+            for _ in 0..2 {
+                let made = compiled.call((x, &w)).and_then(|made| made.dense());
+                assert_close!(made.unwrap_or_else(|error| panic!("{w}: {error}")), expected, 1e-5, "{w}");
+            }
         }
     }
 }
