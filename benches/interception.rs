@@ -71,7 +71,7 @@ fn main() -> Result<()> {
     }
 
     let registry = Registry::global();
-    let matmul = tacit_bridge::NameId::of(<primitives::Matmul as primitives::TypedPrimitive>::NAME)
+    let matmul = tacit_bridge::NameId::intern(<primitives::Matmul as primitives::TypedPrimitive>::NAME)
         .expect("the name has no NUL");
     let types = [None, Some(<Nf4Array as tacit::types::StaticType>::TYPE)];
     let rounds = bench

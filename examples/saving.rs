@@ -204,7 +204,7 @@ fn kinds() -> Result<String> {
         let implicit = parameters.values().filter(|value| matches!(value, Value::Implicit(_))).count();
         lines.push(format!(
             "{name}: {}, {} parameters, {implicit} of codes",
-            FileKind::of(golden(name))?,
+            FileKind::detect(golden(name))?,
             parameters.len()
         ));
     }
@@ -245,7 +245,7 @@ fn library() -> Result<String> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/decoder/golden/tokenizers/spm.gguf");
     let folder = Folder::new("library")?;
     let parameters = Library::MlxLm.holdable(&folder.0, io::read(&file)?)?;
-    let model = ModelFolder::of(&file)?;
+    let model = ModelFolder::open(&file)?;
     model.write(&folder.0, &parameters, Library::MlxLm)?;
 
     let (config, _) = tacit::decoders::load(&folder.0)?;
@@ -276,7 +276,7 @@ fn merged() -> Result<String> {
     model.merge_exactly()?;
     let folder = Folder::new("merged")?;
     let written = folder.file("merged.gguf");
-    ModelFolder::of(&file)?.write_gguf(&written, model.values()?, GgufType::named("f16"))?;
+    ModelFolder::open(&file)?.write_gguf(&written, model.values()?, GgufType::named("f16"))?;
     let (_, again) = tacit::decoders::load(&written)?;
     Ok(again.get("model.layers.0.mlp.down_proj.weight")?.to_string())
 }

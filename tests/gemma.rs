@@ -252,7 +252,7 @@ fn a_merged_model_becomes_one_file_again() -> Result<()> {
     let holder = kept.clone().unwrap_or(passing);
     fs::create_dir_all(&holder).expect("makes a folder");
     let made = holder.join("merged.gguf");
-    assert_eq!(ModelFolder::of(&file)?.write_gguf(&made, &model.values()?, None)?, 0);
+    assert_eq!(ModelFolder::open(&file)?.write_gguf(&made, &model.values()?, None)?, 0);
     let written = Gguf::open(&made)?;
     assert_eq!(written.kind("blk.0.attn_q.weight")?.name(), "MXFP4");
     assert_eq!(written.bytes_of("token_embd.weight")?, Gguf::open(&file)?.bytes_of("token_embd.weight")?);

@@ -210,7 +210,7 @@ fn sizes(&Extent { layers, words, .. }: &Extent) -> Result<Config> {
             "rms_norm_eps": 1e-6, "rope_theta": 1000000, "tie_word_embeddings": true, "hidden_act": "silu"}}"#
     );
     let json = Json::parse(&text).map_err(|error| Error::invalid(error, "write the sizes as config.json does"))?;
-    Config::of(&json, Path::new("config.json"))
+    Config::from_json(&json, Path::new("config.json"))
 }
 
 /// A parameter of this shape: gains of 1, and matrices that are drawn once for each shape.

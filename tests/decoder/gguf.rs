@@ -87,7 +87,7 @@ fn a_file_becomes_a_folder_of_each_library() -> Result<()> {
         for library in [Library::Tacit, Library::MlxLm, Library::HuggingFace] {
             let holder = tempfile::tempdir().expect("a folder");
             let parameters = library.holdable(&holder, read(&file)?)?;
-            ModelFolder::of(&file)?.write(&holder, &parameters, library)?;
+            ModelFolder::open(&file)?.write(&holder, &parameters, library)?;
             let far = difference(&logits(load(&holder)?, &prompt)?, &expected)?;
             // A gain that is stored less 1 may lose its last bit.
             let bound = if (name, library) == ("qwen3_next", Library::HuggingFace) { 1e-6 } else { 0.0 };
@@ -356,7 +356,7 @@ fn queries_and_keys_are_scaled_whatever_says_it() -> Result<()> {
         config.set("rope_scaling", Json::parse(scaling).expect("JSON"));
         fs::write(holder.path().join("config.json"), config.line()).expect("writes");
         let file = holder.path().join("written");
-        ModelFolder::of(&holder)?.write_gguf(&file, read(&holder)?, None)?;
+        ModelFolder::open(&holder)?.write_gguf(&file, read(&holder)?, None)?;
         let of = |path: &Path| Ok::<_, Error>(logits(load(path)?, &prompt)?.as_dtype(Dtype::Float32)?);
         Ok::<_, Error>([of(holder.path())?, of(&file)?])
     };

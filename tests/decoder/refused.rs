@@ -20,13 +20,13 @@ pub(crate) fn changed(name: &str, changes: &Json) -> tacit::Result<Config> {
     for (key, value) in changes.entries() {
         json.set(key, value.clone());
     }
-    Config::of(&json, Path::new("config.json"))
+    Config::from_json(&json, Path::new("config.json"))
 }
 
 fn without(name: &str, key: &str) -> tacit::Result<Config> {
     let json = Json::open(folder(&format!("float/{name}")).join("config.json"))?;
     let others = json.entries().iter().filter(|(own, _)| **own != *key).cloned().collect();
-    Config::of(&Json::Object(others), Path::new("config.json"))
+    Config::from_json(&Json::Object(others), Path::new("config.json"))
 }
 
 pub(crate) fn parsed(changes: &str) -> Json {

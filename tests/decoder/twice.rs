@@ -101,7 +101,7 @@ fn a_gguf_file_has_the_positions_that_are_read() -> tacit::Result<()> {
     std::fs::write(&file, config.line()).expect("writes");
     let (read, model) = load(&copied)?;
     let written = copied.path().join("written.gguf");
-    ModelFolder::of(&copied)?.write_gguf(&written, model.values()?, None)?;
-    assert_eq!(Config::of_gguf(&Gguf::open(&written)?)?.kinds, read.kinds);
+    ModelFolder::open(&copied)?.write_gguf(&written, model.values()?, None)?;
+    assert_eq!(Config::from_gguf(&Gguf::open(&written)?)?.kinds, read.kinds);
     Ok(())
 }

@@ -14,7 +14,7 @@ pub(crate) fn guarded(body: impl FnOnce() -> Result<(), BoxError>) -> c_int {
         Ok(Ok(())) => return 0,
         Ok(Err(told)) => told,
         Err(payload) => {
-            let panic = PanicError::of(&*payload);
+            let panic = PanicError::from_payload(&*payload);
             (panic.to_string(), BoxError::from(panic))
         }
     };
@@ -36,7 +36,7 @@ pub struct PanicError(pub String);
 impl PanicError {
     /// The error of a panic with this payload.
     #[must_use]
-    pub fn of(payload: &(dyn Any + Send)) -> Self {
+    pub fn from_payload(payload: &(dyn Any + Send)) -> Self {
         let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
         Self(text.unwrap_or_else(|| "a panic without a text".to_owned()))

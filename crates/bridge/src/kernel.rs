@@ -222,7 +222,7 @@ pub(crate) fn evaluated(run: impl FnOnce(&mut &'static str) -> Result<(), BoxErr
     let failure = match ended {
         Ok(Ok(())) => return 0,
         Ok(Err(failure)) => failure,
-        Err(payload) => PanicError::of(&*payload).to_string(),
+        Err(payload) => PanicError::from_payload(&*payload).to_string(),
     };
     // Whoever is told of it gets the error itself by `failed`: through MLX goes only text.
     raise_text(&KernelError { kernel: name, failure, poisoned: false, help: None }.to_string());

@@ -17,7 +17,7 @@ impl NameId {
     /// # Errors
     ///
     /// The name holds a NUL byte.
-    pub fn of(name: &str) -> Result<Self, BridgeError> {
+    pub fn intern(name: &str) -> Result<Self, BridgeError> {
         let text = CString::new(name).map_err(|_| BridgeError::Nul(name.to_owned()))?;
         // SAFETY: the string is NUL-terminated and the id a live integer.
         arrays::written(0, |id| unsafe { ffi::tacit_name_intern(text.as_ptr(), id) }).map(Self)

@@ -113,7 +113,7 @@ const TURN: f64 = 5e-3;
 pub(crate) fn bench(options: &Options) -> Result<Measured> {
     let isa = |isa: &Isa| format!("{isa:?}").to_lowercase();
     // Its load is that of others as long as nothing was measured.
-    let machine = Machine::of(isa(&Isa::detect()), threads::count());
+    let machine = Machine::detect(isa(&Isa::detect()), threads::count());
     // Products that would build the dense weight say nothing of a format.
     let _deny = Policy::Deny.scope();
     let mut formats = options.formats.clone();

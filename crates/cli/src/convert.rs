@@ -95,9 +95,9 @@ pub(crate) fn convert(options: &Options) -> Result<Written> {
     }
     let is_gguf = matches!(options.to, Target::Gguf);
     // What is read of a folder is of one save.
-    let steady = input.is_dir().then(|| Steady::of(input));
+    let steady = input.is_dir().then(|| Steady::at(input));
     // Before any work: the input may be large, and a file of the output in the way.
-    let model = if library.is_some() || is_gguf { Some(ModelFolder::of(input)?) } else { None };
+    let model = if library.is_some() || is_gguf { Some(ModelFolder::open(input)?) } else { None };
     let folder = library.zip(model.as_ref());
     let files = match &folder {
         Some((_, folder)) if output.exists() => {
@@ -109,7 +109,7 @@ pub(crate) fn convert(options: &Options) -> Result<Written> {
     // Whether files can be made is tried.
     interruption::clear_up(None);
     options.overwriting.check(files, [input])?;
-    let kind = FileKind::of(input)?;
+    let kind = FileKind::detect(input)?;
     let mut read = kind.read(input)?;
     drop(steady);
     if library == Some(Library::MlxLm) {
@@ -139,7 +139,7 @@ pub(crate) fn convert(options: &Options) -> Result<Written> {
         (None, Target::Gguf) => {
             let quantized = model.as_ref().map(|model| model.write_gguf(output, parameters, others));
             written.quantized = quantized.transpose()?.unwrap_or_default();
-            let is_file = Place::of(output)? == Place::File;
+            let is_file = Place::at(output)? == Place::File;
             written.after = fs::metadata(output).ok().filter(|_| is_file).map(|file| file.len() as usize);
         }
         (None, Target::Bitsandbytes) => bitsandbytes::write(output, parameters, BitsAndBytesLayout::default())?,

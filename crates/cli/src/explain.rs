@@ -134,7 +134,7 @@ pub(crate) fn explain(options: &Options) -> Result<Products> {
     options.overwriting.check(options.svg.iter().chain(&options.html), [&options.path])?;
     if let (Some(svg), Some(html)) = (&options.svg, &options.html)
         && is_one_file(svg, html)
-        && Place::of(svg)? != Place::Stream
+        && Place::at(svg)? != Place::Stream
     {
         return Err(Error::invalid("the drawing and the page are one file", "give each a place of its own"));
     }

@@ -16,7 +16,7 @@ use crate::output::note;
 pub(crate) fn named(checkpoint: &Path, rules: &Rules, values: &Parameters) -> Result<DecoderRules> {
     let file = Gguf::find(checkpoint)?.map(Gguf::open).transpose()?;
     let of_file = |path: &str| file.as_ref().and_then(|file| file.own_name(path));
-    DecoderRules::of(rules, values, |path| of_file(path).into_iter().chain(other_name(path)))
+    DecoderRules::new(rules, values, |path| of_file(path).into_iter().chain(other_name(path)))
 }
 
 /// The decoder of a checkpoint in these formats. What becomes otherwise than they say is told beside the results.

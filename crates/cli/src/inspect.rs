@@ -60,7 +60,7 @@ struct Histogram {
 const BINS: u16 = 16;
 
 pub(crate) fn inspect(options: &Options) -> Result<Inspection> {
-    let kind = FileKind::of(&options.path)?;
+    let kind = FileKind::detect(&options.path)?;
     refuse_index(&options.path, kind)?;
     let parameters = kind.contents(&options.path)?;
     let mut rows = Vec::with_capacity(parameters.len());

@@ -46,7 +46,7 @@ impl Overwriting {
 
 /// Checks that a file can be made at a place, by making one on its way there.
 pub(crate) fn check_makes(output: &Path) -> Result<()> {
-    match Place::of(output)? {
+    match Place::at(output)? {
         Place::File => Staged::beside(output).map(drop),
         Place::Stream => Ok(()),
     }
@@ -54,7 +54,7 @@ pub(crate) fn check_makes(output: &Path) -> Result<()> {
 
 /// The files that a write to this place would replace.
 fn overwritten(output: &Path) -> Result<Vec<PathBuf>> {
-    Ok(if Place::of(output)? == Place::Stream { Vec::new() } else { replaced(output) })
+    Ok(if Place::at(output)? == Place::Stream { Vec::new() } else { replaced(output) })
 }
 
 /// Checks that what is written is nothing that is read.

@@ -13,5 +13,5 @@ pub(crate) fn config(intermediate_size: i32) -> Result<Config> {
         "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "rms_norm_eps": 1e-6,
         "rope_theta": 10000.0,
     });
-    Config::of(&Json::parse(&config.to_string()).expect("an object"), Path::new("config.json"))
+    Config::from_json(&Json::parse(&config.to_string()).expect("an object"), Path::new("config.json"))
 }

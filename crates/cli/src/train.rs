@@ -91,7 +91,7 @@ pub(crate) fn train(options: &Options, output: &mut Output) -> Result<(), Failur
 /// The rows of the data, and those of the other file, if there is one, by what the model knows of text.
 fn rows(options: &Options, source: Result<Source>) -> Result<(Rows, Option<Rows>)> {
     let config = match &source {
-        Ok(Source::File(file)) => Config::of_gguf(file)?,
+        Ok(Source::File(file)) => Config::from_gguf(file)?,
         Ok(Source::Folder(_)) | Err(_) => Config::find(&options.model)?,
     };
     let words = config.vocab_size.unsigned_abs();

@@ -13,7 +13,7 @@ use crate::{Error, Result};
 /// panic about a traced array becomes the error that it is.
 pub(crate) fn guarded<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|payload| {
-        let panic = PanicError::of(&*payload);
+        let panic = PanicError::from_payload(&*payload);
         let traced = mlx::refusal(&panic.0) == Refusal::Traced || is_recording() && is_display_message(&panic.0);
         Err(if traced { Error::EvalInTrace } else { Error::Function(Box::new(panic)) })
     })

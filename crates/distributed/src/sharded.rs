@@ -105,13 +105,13 @@ impl Sharded {
     /// # Errors
     ///
     /// The part has no such axis, or is, or has inside, what is split over ranks itself.
-    pub fn of(part: impl Into<Value>, axis: i32, group: &Group) -> Result<Self> {
+    pub fn from_part(part: impl Into<Value>, axis: i32, group: &Group) -> Result<Self> {
         let part = part.into();
         check_whole(&part)?;
         Self::of_checked(part, axis, group)
     }
 
-    /// As [`of`](Self::of), of a part that is known to be whole in itself.
+    /// As [`from_part`](Self::from_part), of a part that is known to be whole in itself.
     fn of_checked(part: Value, axis: i32, group: &Group) -> Result<Self> {
         let mut aval = part.aval()?;
         let axis = counted(axis, &aval)?;
@@ -251,7 +251,7 @@ impl Materialize for Sharded {
 
     fn check(&self) -> Result<()> {
         let axis = i32::try_from(self.axis).unwrap_or(i32::MAX);
-        let expected = Self::of(&self.part, axis, &self.group)?;
+        let expected = Self::from_part(&self.part, axis, &self.group)?;
         if expected.aval == self.aval {
             let leaves = tree::leaves(&self.part, Open::Fully)?;
             let is_float = |leaf: &Value| leaf.as_dense().is_some_and(|array| array.dtype().is_float());
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn what_a_file_says_is_checked() {
         let array = |shape: &[i32]| ops::zeros::<f32>(shape).expect("zeros");
-        let right = Sharded::of(array(&[4, 6]), 1, &Group::alone()).expect("splits");
+        let right = Sharded::from_part(array(&[4, 6]), 1, &Group::alone()).expect("splits");
         right.check().expect("is right");
         let said = |array: Sharded| array.check().expect_err("is refused").to_string();
         let wrapped = Sharded { axis: (1 << 32) | 1, ..right.clone() };
@@ -315,7 +315,7 @@ mod tests {
         let codes = AffineArray::quantize(&ones(&[4, 32])?, Affine { bits: 4, group: 32 })?;
         let adapted = Value::from(Lora::new(ones(&[4, 32])?, a.clone(), b.clone(), 2.0)?);
         // Of the base, `a` and `b`, whose rows are split, every rank has `a`.
-        let split = Sharded { shared: vec![1], ..Sharded::of(&adapted, 0, &Group::alone())? };
+        let split = Sharded { shared: vec![1], ..Sharded::from_part(&adapted, 0, &Group::alone())? };
         let shared = |part: Value| -> Result<Vec<usize>> {
             let result = split.with_held(&mut |_| Ok(Some(part.clone())))?.expect("is given");
             Ok(result.downcast::<Sharded>().expect("it stays split").shared.clone())

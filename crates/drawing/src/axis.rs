@@ -13,7 +13,7 @@ const TICKS: f64 = 5.0;
 
 impl Axis {
     /// An axis of these numbers, all of which it can draw; none if there are none.
-    pub fn of(numbers: impl Iterator<Item = f64>, logarithmic: bool) -> Option<Self> {
+    pub fn from_numbers(numbers: impl Iterator<Item = f64>, logarithmic: bool) -> Option<Self> {
         let (from, to) = numbers.fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), x| (a.min(x), b.max(x)));
         // One number lies in the middle of an axis of its own size.
         let room = (to.abs() / 2.0).max(f64::MIN_POSITIVE);
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     fn ticks(from: f64, to: f64, logarithmic: bool) -> Vec<String> {
-        labels(&Axis::of([from, to].into_iter(), logarithmic).unwrap().ticks())
+        labels(&Axis::from_numbers([from, to].into_iter(), logarithmic).unwrap().ticks())
     }
 
     #[test]
@@ -137,14 +137,14 @@ mod tests {
         for from in extremes {
             for to in extremes.into_iter().filter(|&to| to >= from) {
                 for logarithmic in [false, true].into_iter().filter(|&by| !by || from > 0.0) {
-                    let axis = Axis::of([from, to].into_iter(), logarithmic).unwrap();
+                    let axis = Axis::from_numbers([from, to].into_iter(), logarithmic).unwrap();
                     let (low, high) = (axis.place(from), axis.place(to));
                     assert!(low <= high && (0.0..=1.0).contains(&low), "{axis:?}: {low} {high}");
                     assert!(axis.ticks().len() < 12, "{axis:?}: {:?}", axis.ticks());
                 }
             }
         }
-        assert!(Axis::of(std::iter::empty(), false).is_none());
+        assert!(Axis::from_numbers(std::iter::empty(), false).is_none());
     }
 
     #[test]

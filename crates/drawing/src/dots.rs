@@ -91,9 +91,9 @@ fn axis(numbers: impl Iterator<Item = f64>) -> Axis {
     let least = drawn.iter().copied().fold(f64::INFINITY, f64::min);
     let largest = drawn.iter().copied().fold(0.0, f64::max);
     let axis = if largest / least > 10.0 {
-        Axis::of(drawn.into_iter(), true)
+        Axis::from_numbers(drawn.into_iter(), true)
     } else {
-        Axis::of([0.0, if largest > 0.0 { largest } else { 1.0 }].into_iter(), false)
+        Axis::from_numbers([0.0, if largest > 0.0 { largest } else { 1.0 }].into_iter(), false)
     };
     axis.unwrap_or_else(|| unreachable!("an axis of some numbers"))
 }

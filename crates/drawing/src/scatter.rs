@@ -54,9 +54,9 @@ impl Scatter {
     #[must_use]
     pub fn to_svg(&self) -> String {
         let positive = |number: &f64| *number > 0.0 && number.is_finite();
-        let even = |to: f64| Axis::of([0.0, to.ceil()].into_iter(), false);
+        let even = |to: f64| Axis::from_numbers([0.0, to.ceil()].into_iter(), false);
         let x = even(self.points.iter().map(|point| point.x).filter(positive).fold(1.0, f64::max));
-        let y = Axis::of(self.points.iter().map(|point| point.y).filter(positive), true);
+        let y = Axis::from_numbers(self.points.iter().map(|point| point.y).filter(positive), true);
         let mut canvas = Canvas::untitled(&self.title);
         if let (Some(x), Some(y)) = (x, y) {
             Field { x, y }.draw(&self.points, &self.kinds, &mut canvas);

@@ -60,7 +60,7 @@ impl Bench {
     pub fn new(name: &'static str, probes: Probes) -> Self {
         let wanted = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
         let quick = std::env::args().any(|argument| argument == "--quick");
-        let machine = Machine::of(probes.isa.clone(), probes.threads);
+        let machine = Machine::detect(probes.isa.clone(), probes.threads);
         let file = std::env::var_os("TACIT_FIGURES").map_or_else(beside_this_program, PathBuf::from);
         Self { name, probes, machine, date: machine::now(), quick, wanted, file, run: OnceCell::new() }
     }

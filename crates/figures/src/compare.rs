@@ -77,7 +77,7 @@ pub fn compare(before: &[Line], after: &[Line]) -> Comparison {
             unit: case.line.unit.clone(),
             before: median(pairs.iter().map(|pair| pair.0).collect()),
             after: median(pairs.iter().map(|pair| pair.1).collect()),
-            slower: Spread::of(slower.collect()),
+            slower: Spread::from_numbers(slower.collect()),
             rounds: pairs.len(),
         });
     }

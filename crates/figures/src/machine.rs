@@ -57,7 +57,7 @@ pub struct Limits {
 impl Machine {
     /// This machine, with what its kernels say of themselves.
     #[must_use]
-    pub fn of(isa: String, threads: usize) -> Self {
+    pub fn detect(isa: String, threads: usize) -> Self {
         let load = fs::read_to_string("/proc/loadavg").ok();
         let load = load.and_then(|text| text.split_whitespace().next()?.parse().ok());
         Self { cpu: cpu(), isa, caches: caches(), threads, load }

@@ -241,7 +241,7 @@ impl Rounds<'_> {
     /// Panics if no contender has the name.
     #[must_use]
     pub fn ratio(&self, name: &str, baseline: &str) -> Spread {
-        Spread::of(self.pairs(name, baseline).map(|(ours, theirs)| ours / theirs).collect())
+        Spread::from_numbers(self.pairs(name, baseline).map(|(ours, theirs)| ours / theirs).collect())
     }
 
     fn turns(&self, name: &str) -> &[Option<f64>] {
@@ -258,7 +258,9 @@ impl Rounds<'_> {
         let least = |name| self.turns(name).iter().flatten().copied().fold(f64::INFINITY, f64::min);
         let (ours, theirs) = (self.seconds(name), self.seconds(baseline));
         let spread = match unit {
-            Unit::Rate { .. } => Spread::of(self.pairs(name, baseline).map(|(ours, theirs)| theirs / ours).collect()),
+            Unit::Rate { .. } => {
+                Spread::from_numbers(self.pairs(name, baseline).map(|(ours, theirs)| theirs / ours).collect())
+            }
             _ => self.ratio(name, baseline),
         };
         let (value, least_value) = match unit {

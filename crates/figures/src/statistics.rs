@@ -14,7 +14,7 @@ pub struct Spread {
 impl Spread {
     /// The spread of these numbers; NaN of none.
     #[must_use]
-    pub fn of(mut numbers: Vec<f64>) -> Self {
+    pub fn from_numbers(mut numbers: Vec<f64>) -> Self {
         numbers.sort_by(f64::total_cmp);
         let [low, median, high] = [0.25, 0.5, 0.75].map(|part| at(&numbers, part));
         Self { low, median, high }
@@ -24,7 +24,7 @@ impl Spread {
 /// The median of these numbers; NaN of none.
 #[must_use]
 pub fn median(numbers: Vec<f64>) -> f64 {
-    Spread::of(numbers).median
+    Spread::from_numbers(numbers).median
 }
 
 /// What lies at a part of the way through sorted numbers, between two of them in proportion.
@@ -41,8 +41,8 @@ mod tests {
 
     #[test]
     fn quartiles_lie_between_numbers_in_proportion() {
-        assert_eq!(Spread::of(vec![4.0, 1.0, 3.0, 2.0]), Spread { low: 1.75, median: 2.5, high: 3.25 });
-        assert_eq!(Spread::of(vec![5.0]), Spread { low: 5.0, median: 5.0, high: 5.0 });
+        assert_eq!(Spread::from_numbers(vec![4.0, 1.0, 3.0, 2.0]), Spread { low: 1.75, median: 2.5, high: 3.25 });
+        assert_eq!(Spread::from_numbers(vec![5.0]), Spread { low: 5.0, median: 5.0, high: 5.0 });
         assert!(median(Vec::new()).is_nan());
     }
 }

@@ -25,7 +25,7 @@ impl Current {
     /// # Errors
     ///
     /// It holds a record of a save that cannot be read, or of which some files are on their way and others are gone.
-    pub fn of(folder: &Path) -> Result<Self> {
+    pub fn read(folder: &Path) -> Result<Self> {
         match Record::read(folder)? {
             Some(record) => Self::by(record, folder),
             None => Ok(Self { folder: folder.to_owned(), ..Self::default() }),
@@ -80,7 +80,7 @@ impl Current {
 ///
 /// # Errors
 ///
-/// As for [`Current::of`].
+/// As for [`Current::read`].
 pub fn current(file: &Path) -> Result<PathBuf> {
     Ok(recorded(file)?.map_or_else(|| file.to_owned(), |current| current.path(file)))
 }

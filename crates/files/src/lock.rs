@@ -39,7 +39,7 @@ pub struct Steady(#[expect(dead_code, reason = "it is held")] Option<File>);
 impl Steady {
     /// Waits until no save gives files of this folder their names.
     #[must_use]
-    pub fn of(folder: &Path) -> Self {
+    pub fn at(folder: &Path) -> Self {
         let file = File::open(folder).ok();
         Self(file.filter(|file| waited(file, LONGEST, File::try_lock_shared)))
     }

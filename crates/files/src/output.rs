@@ -31,12 +31,12 @@ impl Output {
     ///
     /// # Errors
     ///
-    /// As for [`Place::of`], or the system refuses it.
+    /// As for [`Place::at`], or the system refuses it.
     pub fn create(place: impl AsRef<Path>) -> Result<Self> {
         let place = place.as_ref();
-        let to = match Place::of(place)? {
+        let to = match Place::at(place)? {
             Place::File => {
-                let room = Room::of(folder_of(place));
+                let room = Room::at(folder_of(place));
                 To::File(Staged::beside(place)?, room)
             }
             Place::Stream => To::Stream(stream(place).map_err(Error::file("write", place))?),

@@ -24,9 +24,9 @@ impl Place {
     ///
     /// # Errors
     ///
-    /// As for [`Place::of`], or it is a device or a pipe.
+    /// As for [`Place::at`], or it is a device or a pipe.
     pub fn of_file(path: &Path) -> Result<()> {
-        match Self::of(path)? {
+        match Self::at(path)? {
             Self::File => Ok(()),
             Self::Stream => Err(Error::invalid(
                 format!("{} is a device or a pipe, which is not replaced", path.display()),
@@ -40,15 +40,15 @@ impl Place {
     /// ```
     /// use tacit_files::Place;
     ///
-    /// assert_eq!(Place::of("/dev/null".as_ref()).unwrap(), Place::Stream);
-    /// assert!(Place::of("/".as_ref()).is_err());
+    /// assert_eq!(Place::at("/dev/null".as_ref()).unwrap(), Place::Stream);
+    /// assert!(Place::at("/".as_ref()).is_err());
     /// ```
     ///
     /// # Errors
     ///
     /// It is a folder, a link or a disk, which are not replaced; it has the name of a folder, which ends with `/`; or its folder is
     /// not there.
-    pub fn of(path: &Path) -> Result<Self> {
+    pub fn at(path: &Path) -> Result<Self> {
         let refused =
             |reason: String, help: &str| Err(Error::invalid(format!("{} {reason}", path.display()), help.to_owned()));
         let own = match fs::symlink_metadata(path) {

@@ -22,7 +22,7 @@ impl Room {
     /// Finishes what a save that was killed began, and clears away what dead ones left on their way. Why that cannot be is told by
     /// [`begin`](Self::begin).
     #[must_use]
-    pub fn of(folder: &Path) -> Self {
+    pub fn at(folder: &Path) -> Self {
         let cleared = nothing_left(folder) || Commit::begin(folder).is_ok();
         Self { folder: folder.to_owned(), cleared }
     }

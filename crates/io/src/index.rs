@@ -41,10 +41,10 @@ impl Files {
     /// The files that `path` means: a file, an index or a folder.
     pub(crate) fn find(path: &Path) -> Result<Self> {
         if path.is_dir() {
-            let current = Current::of(path)?;
+            let current = Current::read(path)?;
             return Self::from_current(&in_folder(path, &current)?, current);
         }
-        Self::from_current(path, Current::of(folder_of(path))?)
+        Self::from_current(path, Current::read(folder_of(path))?)
     }
 
     fn from_current(path: &Path, current: Current) -> Result<Self> {

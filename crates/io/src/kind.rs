@@ -41,7 +41,7 @@ impl FileKind {
     /// # Errors
     ///
     /// The tensors cannot be opened: see [`Tensors::open`]; or a configuration beside them that would tell is damaged.
-    pub fn of(path: impl AsRef<Path>) -> Result<Self> {
+    pub fn detect(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         if Gguf::find(path)?.is_some() {
             return Ok(Self::Gguf);

@@ -63,7 +63,7 @@ pub fn files(folder: &Path) -> [PathBuf; 2] {
 /// adapter is not there, of other shapes or of no module that `model` has.
 pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> {
     let folder = folder.as_ref();
-    let _steady = Steady::of(folder);
+    let _steady = Steady::at(folder);
     let file = folder.join(CONFIG);
     let config = Json::open(&file)?;
     let tensors = Tensors::open(folder.join(TENSORS))?;

@@ -59,7 +59,7 @@ use crate::{Metadata, Tensors, Writing};
 /// The tensors cannot be opened (see [`Tensors::open`]), the configuration cannot be read or has a format that MLX has not,
 /// a part of a module is not there or does not fit its format, or the two do not say the same modules.
 pub fn read(folder: impl AsRef<Path>) -> Result<Parameters> {
-    let _steady = Steady::of(folder.as_ref());
+    let _steady = Steady::at(folder.as_ref());
     let tensors = Tensors::open(folder)?;
     let config = ConfigFile::read(tensors.folder())?;
     let formats = config.formats()?;

@@ -40,7 +40,7 @@ pub enum Library {
 ///
 /// let file = "gemma-3-270m-q4_k_m.gguf";
 /// let parameters = Library::MlxLm.holdable("gemma-3-270m", read(file)?)?;
-/// ModelFolder::of(file)?.write("gemma-3-270m", &parameters, Library::MlxLm)?;
+/// ModelFolder::open(file)?.write("gemma-3-270m", &parameters, Library::MlxLm)?;
 /// # Ok(())
 /// # }
 /// ```
@@ -77,7 +77,7 @@ impl ModelFolder {
     ///
     /// A file cannot be read, or the configuration is no JSON object; or of a GGUF file as for [`Gguf::configuration`],
     /// [`Gguf::tokenizer`] and [`Gguf::tokenizer_config`].
-    pub fn of(path: impl AsRef<Path>) -> Result<Self> {
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let folder = if path.is_dir() { path } else { folder_of(path) };
         let Some(file) = Gguf::find(path)? else {
@@ -143,7 +143,7 @@ impl ModelFolder {
     /// use tacit_io::{GgufType, ModelFolder, read};
     ///
     /// let folder = "qwen3-0.6b";
-    /// ModelFolder::of(folder)?.write_gguf("qwen3-0.6b-q8_0.gguf", &read(folder)?, GgufType::named("q8_0"))?;
+    /// ModelFolder::open(folder)?.write_gguf("qwen3-0.6b-q8_0.gguf", &read(folder)?, GgufType::named("q8_0"))?;
     /// # Ok(())
     /// # }
     /// ```

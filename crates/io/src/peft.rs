@@ -68,7 +68,7 @@ pub fn files(folder: &Path) -> [PathBuf; 2] {
 /// part of an adapter is not there, of other shapes or of no module that `model` has, or is there by two names.
 pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> {
     let folder = folder.as_ref();
-    let _steady = Steady::of(folder);
+    let _steady = Steady::at(folder);
     let settings = Settings { file: folder.join(CONFIG), config: Json::open(folder.join(CONFIG))? };
     settings.check()?;
     let tensors = Tensors::open(folder.join(TENSORS))?;

@@ -35,7 +35,7 @@ use crate::{awq, bitsandbytes, gptq, hugging_face, mlx_lm, torchao};
 /// let weight = Nf4Array::quantize(&ops::ones::<f32>(&[8, 64])?, 64)?;
 /// bitsandbytes::write(&path, &Parameters::from([("proj.weight".to_owned(), weight.into())]), BitsAndBytesLayout::default())?;
 ///
-/// assert_eq!(FileKind::of(&path)?, FileKind::Bitsandbytes);
+/// assert_eq!(FileKind::detect(&path)?, FileKind::Bitsandbytes);
 /// assert_eq!(read(&path)?["proj.weight"].to_string(), "Nf4(f32[8,64])");
 /// # std::fs::remove_file(path).ok();
 /// # Ok(())
@@ -44,10 +44,10 @@ use crate::{awq, bitsandbytes, gptq, hugging_face, mlx_lm, torchao};
 ///
 /// # Errors
 ///
-/// As for [`FileKind::of`], and for the reader of that kind.
+/// As for [`FileKind::detect`], and for the reader of that kind.
 pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
     let path = path.as_ref();
-    FileKind::of(path)?.read(path)
+    FileKind::detect(path)?.read(path)
 }
 
 /// What a checkpoint holds under a path.
@@ -92,7 +92,7 @@ pub enum Content {
 /// As for [`read()`](crate::read()), but for these two.
 pub fn contents(path: impl AsRef<Path>) -> Result<BTreeMap<String, Content>> {
     let path = path.as_ref();
-    FileKind::of(path)?.contents(path)
+    FileKind::detect(path)?.contents(path)
 }
 
 impl FileKind {

@@ -96,7 +96,7 @@ impl Resumable {
     pub fn open<P: AsRef<Path>>(output: impl AsRef<Path>, inputs: impl IntoIterator<Item = P>) -> Result<Self> {
         let output = output.as_ref();
         let inputs = inputs.into_iter().map(|input| state(input.as_ref())).collect::<Result<Vec<_>>>()?.concat();
-        let values = match Place::of(output)? {
+        let values = match Place::at(output)? {
             Place::Stream => Values::Held(Parameters::new()),
             Place::File => Values::Kept(Kept::open(output, &inputs)?),
         };
@@ -262,7 +262,7 @@ impl Kept {
 /// The files that an input is read of, a line each: name, size and the time of the last change.
 fn state(input: &Path) -> Result<String> {
     let line = |file: PathBuf| {
-        let FileState { path, bytes, changed } = FileState::of(&file)?;
+        let FileState { path, bytes, changed } = FileState::at(&file)?;
         Ok(format!("{} {bytes} {changed}\n", path.display()))
     };
     Ok(sources(input)?.into_iter().map(line).collect::<Result<Vec<_>>>()?.concat())

@@ -29,7 +29,7 @@ impl Set<'_> {
     pub(crate) fn write(self, tensors: Group, metadata: &Metadata, writing: Writing<'_>) -> Result<()> {
         let Self { path, beside, stale } = self;
         let mut writer = Writer::new(path, &tensors, metadata, writing.progress)?;
-        if Place::of(path)? == Place::Stream {
+        if Place::at(path)? == Place::Stream {
             let mut output = Output::create(path)?;
             writer.write(path, &mut output, tensors)?;
             return output.finish();
@@ -47,7 +47,7 @@ impl Set<'_> {
         for name in beside.iter().map(|(name, _)| *name).chain(indexed.map(Family::index).as_deref()) {
             Place::of_file(&folder_of(path).join(name))?;
         }
-        let room = Room::of(folder_of(path));
+        let room = Room::at(folder_of(path));
         let groups = match writing.shard {
             Some(limit) => grouped(tensors, limit),
             None => vec![tensors],

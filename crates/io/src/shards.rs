@@ -62,7 +62,7 @@ impl Family<'_> {
             return Old { is_there, ..Old::default() };
         };
         let mut others = BTreeSet::new();
-        for other in Current::of(self.folder).and_then(|current| current.names()).unwrap_or_default() {
+        for other in Current::read(self.folder).and_then(|current| current.names()).unwrap_or_default() {
             if other.ends_with(INDEX) && other != index {
                 match named(&self.folder.join(other)) {
                     Some(names) => others.extend(names),

@@ -59,7 +59,7 @@ impl FileState {
     /// # Errors
     ///
     /// There is no such file, or the system does not tell its size.
-    pub fn of(file: &Path) -> Result<Self> {
+    pub fn at(file: &Path) -> Result<Self> {
         let metadata = fs::metadata(file).map_err(Error::file("open", file))?;
         let changed = metadata.modified().ok().and_then(|time| Some(time.duration_since(UNIX_EPOCH).ok()?.as_nanos()));
         let path = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());

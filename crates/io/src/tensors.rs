@@ -64,7 +64,7 @@ impl Tensors {
     /// have.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let _steady = Steady::of(if path.is_dir() { path } else { folder_of(path) });
+        let _steady = Steady::at(if path.is_dir() { path } else { folder_of(path) });
         let Files { path, parts, index, metadata, current } = Files::find(path)?;
         let mut this = Self { path, files: Vec::new(), places: BTreeMap::new(), metadata };
         for file in parts {

@@ -114,10 +114,10 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// As for [`read`](Self::read), or for [`of_gguf`](Self::of_gguf).
+    /// As for [`read`](Self::read), or for [`from_gguf`](Self::from_gguf).
     pub fn find(path: &Path) -> Result<Self> {
         match Gguf::find(path)? {
-            Some(file) => Self::of_gguf(&Gguf::open(file)?),
+            Some(file) => Self::from_gguf(&Gguf::open(file)?),
             None => Self::read(folder_of(path)?),
         }
     }
@@ -137,14 +137,14 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// As for [`of`](Self::of); or a file cannot be read, or is no JSON object.
+    /// As for [`from_json`](Self::from_json); or a file cannot be read, or is no JSON object.
     pub fn read(folder: &Path) -> Result<Self> {
         let file = folder.join("config.json");
         let json = Json::open_if_there(&file)?.ok_or_else(|| {
             let help = "copy it from the folder of the model that the tensors were made of, or fetch it";
             Error::checkpoint(&file, None, "there is no such file", help)
         })?;
-        let mut config = Self::of(&json, &file)?;
+        let mut config = Self::from_json(&json, &file)?;
         let generation = folder.join("generation_config.json");
         if let Some(json) = Json::open_if_there(&generation)?
             && let Some(tokens) = end_tokens(&Keys::new(&generation, &json))?
@@ -158,9 +158,9 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// As for [`Gguf::configuration`] and [`of`](Self::of), with the file's own keys.
-    pub fn of_gguf(file: &Gguf) -> Result<Self> {
-        Self::of(&file.configuration()?, file.path()).map_err(|error| file.in_own_names(error))
+    /// As for [`Gguf::configuration`] and [`from_json`](Self::from_json), with the file's own keys.
+    pub fn from_gguf(file: &Gguf) -> Result<Self> {
+        Self::from_json(&file.configuration()?, file.path()).map_err(|error| file.in_own_names(error))
     }
 
     /// What a JSON object says that is in `file`.
@@ -169,7 +169,7 @@ impl Config {
     ///
     /// A key is not there or has another type; the architecture, its positions or its activation is none that is known; or
     /// sizes do not fit.
-    pub fn of(json: &Json, file: &Path) -> Result<Self> {
+    pub fn from_json(json: &Json, file: &Path) -> Result<Self> {
         let json = positions_once(json);
         let keys = Keys::new(file, &json);
         let family = Family::named(&keys)?;

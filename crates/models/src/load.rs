@@ -22,7 +22,7 @@ use crate::formats::Formats;
 ///
 /// # Errors
 ///
-/// As for [`Config::read`] and [`io::read`], or for [`Config::of_gguf`] and [`Gguf::hugging_face`]; or a parameter is not there,
+/// As for [`Config::read`] and [`io::read`], or for [`Config::from_gguf`] and [`Gguf::hugging_face`]; or a parameter is not there,
 /// has another shape, or does not belong to the decoder; or the filter of a convolution is codes; or the head is not the
 /// embedding, which the configuration says it is.
 pub fn load(path: impl AsRef<Path>) -> Result<(Config, Model<Decoder>)> {
@@ -60,13 +60,13 @@ pub fn load_with(
 fn read(path: &Path) -> Result<(Config, Model<Decoder>)> {
     if let Some(file) = Gguf::find(path)? {
         let file = Gguf::open(file)?;
-        let config = Config::of_gguf(&file)?;
+        let config = Config::from_gguf(&file)?;
         let source = Source { tensors: file.path(), config: file.path() };
         let parameters = in_one_dtype(file.hugging_face()?)?;
         return built(config, parameters, &source).map_err(|error| file.in_own_names(error));
     }
     let folder = folder_of(path)?;
-    let steady = Steady::of(folder);
+    let steady = Steady::at(folder);
     let config = Config::read(folder)?;
     let parameters = io::read(path)?;
     // From here on they are parts of files that are mapped: no save has to wait while they are computed with.
@@ -176,7 +176,7 @@ pub fn quantize(model: Model<Decoder>, formats: &Formats) -> Result<Model<Decode
             model.quantize(PRODUCTS, &rules)
         }
         Formats::Rules(rules) => {
-            let rules = DecoderRules::of(rules, &model.values()?, layout::other_name)?.rules;
+            let rules = DecoderRules::new(rules, &model.values()?, layout::other_name)?.rules;
             model.quantize("*", &rules)
         }
     }

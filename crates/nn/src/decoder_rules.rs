@@ -25,7 +25,7 @@ const SHOWN: usize = 16;
 /// What is taken in place of a coarser format, the first that fits.
 const FINER: [&str; 3] = ["affine:8:64", "affine:8:32", "int8"];
 
-/// The rules of a decoder that is quantized in one format, [`Rules::for_decoder`], or in formats by [rules](Self::of).
+/// The rules of a decoder that is quantized in one format, [`Rules::for_decoder`], or in formats by [rules](Self::new).
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecoderRules {
     /// The rules.
@@ -50,7 +50,7 @@ impl DecoderRules {
     ///
     /// let parameters = Parameters::from([("layers.0.up.weight".to_owned(), ops::ones::<f32>(&[8, 64])?.into())]);
     /// let rules = Rules::new().quantize("blk.*.ffn_up.weight", "nf4:64")?.skip("haed.weight")?;
-    /// let found = DecoderRules::of(&rules, &parameters, |_| ["blk.0.ffn_up.weight".to_owned()])?;
+    /// let found = DecoderRules::new(&rules, &parameters, |_| ["blk.0.ffn_up.weight".to_owned()])?;
     /// assert_eq!(found.note.as_deref(), Some("these rules name no parameter: haed.weight"));
     /// # Ok(())
     /// # }
@@ -59,7 +59,7 @@ impl DecoderRules {
     /// # Errors
     ///
     /// A parameter has no aval.
-    pub fn of<I>(rules: &Rules, parameters: &Parameters, others: impl Fn(&str) -> I) -> Result<Self>
+    pub fn new<I>(rules: &Rules, parameters: &Parameters, others: impl Fn(&str) -> I) -> Result<Self>
     where
         I: IntoIterator<Item = String>,
     {
@@ -236,7 +236,7 @@ mod tests {
         let note = |second: &str| {
             let rules =
                 Rules::new().quantize("l.0.weight", "int8").and_then(|rules| rules.quantize("l.1.weight", second));
-            let found = DecoderRules::of(&rules.expect("rules"), &parameters, other).expect("avals");
+            let found = DecoderRules::new(&rules.expect("rules"), &parameters, other).expect("avals");
             let aval = Aval::new(&shape, Dtype::Float32);
             assert_eq!(found.rules.format(experts, &aval).map(ToString::to_string).as_deref(), Some("int8"));
             found.note
@@ -252,7 +252,7 @@ mod tests {
         let parameters = Parameters::from([("l.up.weight".to_owned(), value)]);
         let rules = [("l.*", "int8"), ("l.up.weight", "nf4:64"), ("blk.0.*", "nf4:64"), ("haed.weight", "int8")];
         let rules = rules.into_iter().try_fold(Rules::new(), |rules, (path, format)| rules.quantize(path, format));
-        let found = DecoderRules::of(&rules.expect("rules"), &parameters, |_| Some("blk.0.ffn_up.weight".to_owned()));
+        let found = DecoderRules::new(&rules.expect("rules"), &parameters, |_| Some("blk.0.ffn_up.weight".to_owned()));
         assert_eq!(
             found.expect("avals").note.as_deref(),
             Some(

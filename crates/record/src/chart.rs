@@ -103,8 +103,8 @@ impl Chart {
     pub fn to_svg(&self) -> Result<String> {
         let points = || self.curves.iter().flat_map(|(_, curve)| curve.points()).filter(|&(_, y)| self.draws(y));
         let marked = self.marks.iter().map(|&(step, _)| step);
-        let x = Axis::of(points().map(|(step, _)| step).chain(marked).map(|step| step as f64), false);
-        let (Some(x), Some(y)) = (x, Axis::of(points().map(|(_, y)| y), self.logarithmic)) else {
+        let x = Axis::from_numbers(points().map(|(step, _)| step).chain(marked).map(|step| step as f64), false);
+        let (Some(x), Some(y)) = (x, Axis::from_numbers(points().map(|(_, y)| y), self.logarithmic)) else {
             let help = "add a line that was recorded, and without `logarithmic` where no number is positive";
             return Err(Error::invalid(format!("{:?} has no number that can be drawn", self.title), help));
         };

@@ -11,7 +11,7 @@ use tacit_core::{Error, Result};
 /// use mlx_rs::Array;
 /// use tacit_record::Histogram;
 ///
-/// let histogram = Histogram::of(&Array::from_slice(&[0.0f32, 1.0, 1.0, 4.0], &[2, 2]))?;
+/// let histogram = Histogram::from_array(&Array::from_slice(&[0.0f32, 1.0, 1.0, 4.0], &[2, 2]))?;
 /// assert_eq!((histogram.from, histogram.to, histogram.len()), (0.0, 4.0, 4));
 /// assert!((0.9..1.1).contains(&histogram.quantile(0.5).unwrap()));
 /// # Ok(())
@@ -43,19 +43,19 @@ impl Histogram {
     /// # Errors
     ///
     /// The array cannot be evaluated, as in a trace, or its elements are no real numbers.
-    pub fn of(array: &Array) -> Result<Self> {
+    pub fn from_array(array: &Array) -> Result<Self> {
         if array.dtype() == Dtype::Complex64 {
             return Err(Error::invalid("complex numbers have no histogram", "record their magnitudes: `array.abs()`"));
         }
         if array.size() == 0 {
-            return Ok(Self::of_numbers(&[]));
+            return Ok(Self::from_numbers(&[]));
         }
         // As it is: one axis of all elements may be longer than MLX counts.
         let floats = array.as_dtype(Dtype::Float32)?.contiguous()?;
-        Ok(Self::of_numbers(floats.try_as_slice()?))
+        Ok(Self::from_numbers(floats.try_as_slice()?))
     }
 
-    fn of_numbers(numbers: &[f32]) -> Self {
+    fn from_numbers(numbers: &[f32]) -> Self {
         let finite = || numbers.iter().filter(|number| number.is_finite()).map(|&number| f64::from(number));
         let (from, to) = finite().fold((f64::INFINITY, f64::NEG_INFINITY), |(from, to), x| (from.min(x), to.max(x)));
         let mut counts = vec![0; BINS];

@@ -134,9 +134,9 @@ impl Recorder {
     ///
     /// # Errors
     ///
-    /// As for [`Histogram::of`], or the system refuses to write.
+    /// As for [`Histogram::from_array`], or the system refuses to write.
     pub fn histogram(&mut self, step: u64, name: &str, array: &Array) -> Result<()> {
-        self.record(step, name, Recorded::Histogram(Histogram::of(array)?))
+        self.record(step, name, Recorded::Histogram(Histogram::from_array(array)?))
     }
 
     /// Records the bytes that MLX holds now, those that it held at most since this was last called, and those that it keeps for

@@ -43,7 +43,7 @@ fn a_line_holds_what_was_recorded_to_the_last_bit() {
 
 #[test]
 fn nothing_has_an_empty_histogram() {
-    let histogram = Histogram::of(&ops::zeros::<f32>(&[0, 3]).unwrap()).unwrap();
+    let histogram = Histogram::from_array(&ops::zeros::<f32>(&[0, 3]).unwrap()).unwrap();
     assert!(histogram.is_empty() && histogram.not_finite == 0 && histogram.quantile(0.5).is_none());
     let file = scratch("empty.jsonl");
     Recorder::create(&file).unwrap().histogram(1, "w", &ops::zeros::<f32>(&[0]).unwrap()).unwrap();
@@ -260,7 +260,7 @@ fn names_and_numbers_that_are_missing_are_said() {
     expect![[r#"
         complex numbers have no histogram
         help: record their magnitudes: `array.abs()`"#]]
-    .assert_eq(&said(Histogram::of(&Array::from_complex(mlx_rs::complex64::new(1.0, 0.0)))));
+    .assert_eq(&said(Histogram::from_array(&Array::from_complex(mlx_rs::complex64::new(1.0, 0.0)))));
 }
 
 #[test]
@@ -268,15 +268,15 @@ fn quantiles_are_those_of_the_elements_up_to_a_bin() {
     let ramp = ops::arange::<_, f32>(0, 1000, None).unwrap().reshape(&[10, 100]).unwrap();
     // A view that is not in rows, too.
     for array in [ramp.clone(), ramp.t(), ramp.as_dtype(mlx_rs::Dtype::Int32).unwrap()] {
-        let histogram = Histogram::of(&array).unwrap();
+        let histogram = Histogram::from_array(&array).unwrap();
         for share in [0.0, 0.1, 0.5, 0.9, 1.0] {
             let found = histogram.quantile(share).unwrap();
             assert!((found - 999.0 * share).abs() < 999.0 / 32.0, "{share}: {found}");
         }
     }
-    let same = Histogram::of(&ops::full::<f32>(&[7], Array::from_f32(3.0)).unwrap()).unwrap();
+    let same = Histogram::from_array(&ops::full::<f32>(&[7], Array::from_f32(3.0)).unwrap()).unwrap();
     assert_eq!((same.quantile(0.0), same.quantile(1.0), same.len()), (Some(3.0), Some(3.0), 7));
-    let none = Histogram::of(&Array::from_slice(&[f32::NAN, f32::INFINITY], &[2])).unwrap();
+    let none = Histogram::from_array(&Array::from_slice(&[f32::NAN, f32::INFINITY], &[2])).unwrap();
     assert!(none.is_empty() && none.quantile(0.5).is_none() && none.not_finite == 2);
 }
 
@@ -305,7 +305,7 @@ fn the_memory_of_a_step_is_that_which_its_arrays_take() {
 #[test]
 fn drawings_fit_a_phone_and_take_the_colors_of_their_page() {
     let loss: Series = [(1, 1.0), (2, f64::NAN), (3, 0.1), (4, 0.01)].into_iter().collect();
-    let histogram = Histogram::of(&ops::arange::<_, f32>(1, 9, None).unwrap()).unwrap();
+    let histogram = Histogram::from_array(&ops::arange::<_, f32>(1, 9, None).unwrap()).unwrap();
     let chart = Chart::new("<loss> & \"rate\"")
         .line("a", loss.clone())
         .bands("b", &[(1, histogram.clone()), (4, histogram)].into())

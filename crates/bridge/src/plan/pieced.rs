@@ -106,7 +106,7 @@ impl Pieced {
                 written.extend(step.outputs.iter().map(|part| output(at(part), part.aval(is_last), true)));
             }
             let done = catch_unwind(AssertUnwindSafe(|| (step.eval)(elements.clone(), &read, &mut written)));
-            let done = done.unwrap_or_else(|payload| Err(PanicError::of(&*payload).into()));
+            let done = done.unwrap_or_else(|payload| Err(PanicError::from_payload(&*payload).into()));
             done.map_err(|error| (number, error))?;
             read.clear();
             written.clear();

@@ -123,7 +123,7 @@ fn a_number_of_a_traced_array_is_a_panic_with_the_words_of_mlx() {
     let scope = Scope::new().expect("memory");
     let [x] = placeholders(&scope, [&[]]);
     let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| x.item_exact::<f32>())).expect_err("no data");
-    assert_eq!(refusal(&PanicError::of(&*panic).0), Refusal::Traced);
+    assert_eq!(refusal(&PanicError::from_payload(&*panic).0), Refusal::Traced);
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn placeholders_have_the_first_slots_and_results_follow_in_order() {
     assert_eq!((0..3).flat_map(|node| results(&tape, node)).collect::<Vec<_>>(), [2, 3, 4]);
     assert_eq!(tape.outputs().map(|slot| slot.map(tacit_bridge::Slot::index)).collect::<Vec<_>>(), [Some(4)]);
     assert_eq!((tape.len(), tape.slots(), tape.is_empty()), (3, 5, false));
-    assert_eq!(tape.name(0), NameId::of("Add").expect("a name"));
+    assert_eq!(tape.name(0), NameId::intern("Add").expect("a name"));
 }
 
 #[test]

@@ -30,7 +30,7 @@ pub(crate) fn files_of_text(source: &Result<Source>) -> Vec<PathBuf> {
 /// What files are recognized by: their names, sizes and times of their last change.
 pub(crate) fn states(files: &[PathBuf]) -> Result<String> {
     let one = |file: &PathBuf| {
-        let FileState { path, bytes, changed } = FileState::of(file)?;
+        let FileState { path, bytes, changed } = FileState::at(file)?;
         Ok(format!("{} of {bytes} bytes at {changed}", path.display()))
     };
     Ok(files.iter().map(one).collect::<Result<Vec<_>>>()?.join(", "))

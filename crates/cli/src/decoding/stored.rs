@@ -111,7 +111,7 @@ fn describe(cache: &KvCache) -> String {
 
 /// By what a file is known again, if it is one.
 pub(crate) fn state(file: Option<&Path>) -> Result<Option<FileState>> {
-    file.filter(|file| file.is_file()).map(FileState::of).transpose()
+    file.filter(|file| file.is_file()).map(FileState::at).transpose()
 }
 
 /// Checks that a file is as it was read or written last.

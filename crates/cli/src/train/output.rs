@@ -45,7 +45,7 @@ impl Written {
         let output = &options.output;
         let is_file = output.extension().is_some_and(|ending| ending == "gguf");
         let what = if options.is_aware() || options.merged()?.is_some() {
-            What::Model { beside: Box::new(ModelFolder::of(&options.model)?), is_file }
+            What::Model { beside: Box::new(ModelFolder::open(&options.model)?), is_file }
         } else {
             What::Adapter(options.library)
         };
@@ -229,7 +229,7 @@ fn write_adapter(library: Library, output: &Path, model: &Model<Decoder>) -> Res
 fn beside(output: &Path, is_file: bool) -> Result<PathBuf> {
     let none = || Error::invalid(format!("{} has no name", output.display()), "name a folder that is made, or a file");
     let name = output.file_name().ok_or_else(none)?;
-    if is_file && Place::of(output)? == Place::Stream {
+    if is_file && Place::at(output)? == Place::Stream {
         return Err(Error::invalid("a run leaves its steps beside the output", "write to a file"));
     }
     // A name may be no text.

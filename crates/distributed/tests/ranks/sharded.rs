@@ -111,7 +111,7 @@ fn split(seed: u64, shape: &[i32], axis: i32, group: &Group) -> Result<Value> {
 /// Nothing has a part on every rank, beside what is replicated as well; a bias that is added to a sum over ranks has none.
 fn empty_and_whole(group: &Group) -> Result<()> {
     let nothing = ops::zeros::<f32>(&[0, 4])?;
-    let operands = [Sharded::of(nothing.clone(), 0, group)?.into(), nothing.into()];
+    let operands = [Sharded::from_part(nothing.clone(), 0, group)?.into(), nothing.into()];
     Oracle::new(0.0).values_only().check("a sum of nothing", &operands, |a| Ok(vec![a[0].add(&a[1])?]));
     let model = Model::new(nn::Linear::new(8, 4)?)?.shard("*", Split::Rows(group))?;
     assert!(model.get("weight")?.downcast::<Sharded>().is_some() && model.get("bias")?.as_dense().is_some());
@@ -279,7 +279,7 @@ fn parts_of_parts_are_refused(group: &Group) -> Result<()> {
         let refused = [
             FullySharded::new(value.clone(), group).err(),
             Sharded::split(value.clone(), 0, group).err(),
-            Sharded::of(value.clone(), 0, group).err(),
+            Sharded::from_part(value.clone(), 0, group).err(),
         ];
         for error in refused {
             let error = error.unwrap_or_else(|| panic!("{value} is split twice")).to_string();

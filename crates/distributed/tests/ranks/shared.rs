@@ -116,7 +116,7 @@ fn what_some_ranks_share_is_refused(group: &Group) -> Result<()> {
     assert_eq!(error, format!("{words}\nhelp: split what it is made of one by one, or along another axis"));
     drop(Sharded::split(whole, 1, group)?);
     let empty = ops::zeros::<f32>(&[0, i32::MAX])?;
-    let error = Sharded::of(empty, 1, group).expect_err("an axis is too long").to_string();
+    let error = Sharded::from_part(empty, 1, group).expect_err("an axis is too long").to_string();
     let words = format!("{} parts of f32[0,2147483647] make an axis longer than MLX has", group.size());
     assert_eq!(error, format!("{words}\nhelp: split along another axis"));
     Ok(())

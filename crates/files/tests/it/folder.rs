@@ -47,7 +47,7 @@ impl Folder {
 
     /// What is there for whoever reads through [`Current`].
     pub(crate) fn current(&self) -> Held {
-        let current = Current::of(&self.0).expect("reads");
+        let current = Current::read(&self.0).expect("reads");
         let read = |name: String| {
             let held = fs::read(current.path(&self.0.join(&name))).expect("is there");
             (name, held)

@@ -58,7 +58,7 @@ fn where_nothing_can_be_made_the_place_is_named() {
 fn a_device_is_given_the_bytes_and_stays_one() {
     replace("/dev/null", b"nothing").expect("takes it");
     assert!(fs::symlink_metadata("/dev/null").expect("is there").file_type().is_char_device());
-    assert_eq!(Place::of(Path::new("/dev/stdout")).expect("is open"), Place::Stream);
+    assert_eq!(Place::at(Path::new("/dev/stdout")).expect("is open"), Place::Stream);
 }
 
 #[test]

@@ -240,7 +240,7 @@ fn a_record_that_no_save_wrote_is_refused() {
     };
     let said = |record: &str| {
         fs::write(folder.join(".tacit-save.json"), record).expect("writes");
-        let read = Current::of(&folder).err().or(pair(&folder, "new").err());
+        let read = Current::read(&folder).err().or(pair(&folder, "new").err());
         folder.message(&read.expect("is refused"))
     };
     let help = "\nhelp: remove it if no save of Tacit's was interrupted here";
@@ -306,7 +306,7 @@ fn a_save_of_which_a_file_is_lost_is_neither_read_nor_finished() {
     let tensors = current(&folder.join("tensors")).expect("reads");
     fs::remove_file(tensors).expect("is there");
     let before = folder.raw();
-    let read = folder.message(&Current::of(&folder).expect_err("is not whole"));
+    let read = folder.message(&Current::read(&folder).expect_err("is not whole"));
     expect![[r#"
         FOLDER/.tacit-save.json: files of the save that it records are gone, or are others: this is a copy, or something changed them
         help: open what is here and save it into another folder, or remove this file, and what is read is what the files are named"#]]
@@ -390,5 +390,5 @@ fn where_a_file_is_is_told() {
     let folder = interrupted();
     assert_eq!(fs::read(current(&folder.join("tensors")).expect("reads")).expect("is there"), b"new");
     assert_eq!(current(&folder.join("absent")).expect("reads"), folder.join("absent"));
-    assert_eq!(Current::of(&folder).expect("reads").names().expect("reads"), ["config.json", "tensors"]);
+    assert_eq!(Current::read(&folder).expect("reads").names().expect("reads"), ["config.json", "tensors"]);
 }

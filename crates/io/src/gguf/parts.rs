@@ -123,7 +123,7 @@ const ENDING: &str = ".gguf";
 
 /// The model in a folder, if there is one and no other tensors are there; of one that was split, its first part.
 pub(super) fn in_folder(folder: &Path) -> Result<Option<PathBuf>> {
-    let names = Current::of(folder)?.names()?;
+    let names = Current::read(folder)?.names()?;
     if names.iter().any(|name| name.ends_with(TENSORS) || name.ends_with(INDEX)) {
         return Ok(None);
     }

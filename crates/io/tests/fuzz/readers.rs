@@ -152,7 +152,7 @@ fn model(path: &Path) -> Result<Vec<Value>> {
 
 /// Writes a folder or a file as a GGUF file. What is written is read again, whatever it was written of.
 fn written(path: &Path) -> Result<Vec<Value>> {
-    let (model, parameters) = (ModelFolder::of(path)?, tacit_io::read(path)?);
+    let (model, parameters) = (ModelFolder::open(path)?, tacit_io::read(path)?);
     let mut values = Vec::new();
     for kind in [None, GgufType::named("q8_0")] {
         let folder = if path.is_dir() { path } else { path.parent().unwrap_or(path) };

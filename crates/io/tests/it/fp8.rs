@@ -120,7 +120,7 @@ fn every_code_has_its_value() {
         let value = hugging_face::read(&folder).expect("reads").remove("w.weight").expect("is there");
         assert_eq!(numbers(&value.dense().expect("dense")), expected);
         assert_reads(&folder, &expected, &[8, 64], &format!("{name}(bf16[8,64])"));
-        assert_eq!(FileKind::of(&folder).expect("opens"), FileKind::Floats);
+        assert_eq!(FileKind::detect(&folder).expect("opens"), FileKind::Floats);
     }
     let scratch = Scratch::new();
     let vector = folder(&scratch, &[tensor("w.weight", "F8_E4M3", &[3], vec![0x38, 0xb8, 0x01])], &config(BF16));

@@ -77,7 +77,7 @@ fn a_model_that_has_the_name_of_another_is_converted_by_its_own_names() {
         assert!(!Gguf::open(&from).expect("opens").is_known());
         let parameters = read(&from).expect("reads");
         assert!(parameters.contains_key("token_embd.weight"));
-        let model = ModelFolder::of(&from).expect("what stands beside the tensors");
+        let model = ModelFolder::open(&from).expect("what stands beside the tensors");
         model.write_gguf(folder.join("again.gguf"), &parameters, None).expect("writes");
     }
 }

@@ -22,7 +22,7 @@ const MODELS: &str = "llama mistral qwen2 qwen3 qwen3_moe qwen3_next gemma gemma
 /// The GGUF file of a model, a folder or another file.
 fn written(source: &Path, to: &Path) -> Gguf {
     let parameters = read(source).expect("reads");
-    ModelFolder::of(source).expect("a model").write_gguf(to, &parameters, None).expect("writes");
+    ModelFolder::open(source).expect("a model").write_gguf(to, &parameters, None).expect("writes");
     Gguf::open(to).expect("opens")
 }
 
@@ -45,7 +45,7 @@ fn a_file_is_the_same_again_behind_a_folder_and_by_itself() {
         let original = Gguf::open(&source).expect("opens");
         let folder = scratch.join("folder");
         let parameters = read(&source).expect("reads");
-        ModelFolder::of(&source).and_then(|model| model.write(&folder, &parameters, Library::Tacit)).expect("writes");
+        ModelFolder::open(&source).and_then(|model| model.write(&folder, &parameters, Library::Tacit)).expect("writes");
         for (way, from) in [("folder", &folder), ("file", &source)] {
             let made = written(from, &scratch.join("made.gguf"));
             assert_eq!(other_keys(&original, &made), [] as [&str; 0], "{name}, of a {way}");
@@ -103,7 +103,7 @@ fn blocks_of_every_type_are_written_as_they_were_read() {
     let parameters: Parameters =
         names.iter().map(|&name| (name.to_owned(), original.get(name).expect("reads"))).collect();
     let to = scratch.join("made.gguf");
-    ModelFolder::of(golden("gguf/types.gguf"))
+    ModelFolder::open(golden("gguf/types.gguf"))
         .and_then(|model| model.write_gguf(&to, &parameters, None))
         .expect("writes");
     let made = Gguf::open(&to).expect("opens");
@@ -134,7 +134,7 @@ fn floats_are_quantized_as_ggml_does_it() {
         let floats = original.get(&name).and_then(|value| value.dense()).expect("reads");
         let parameters = Parameters::from([(name.clone(), floats.into())]);
         let to = scratch.join("made.gguf");
-        let model = ModelFolder::of(golden("gguf/types.gguf")).expect("a model");
+        let model = ModelFolder::open(golden("gguf/types.gguf")).expect("a model");
         assert_eq!(model.write_gguf(&to, &parameters, GgufType::named(kind)).expect("writes"), 1);
         let made = Gguf::open(&to).expect("opens");
         assert_eq!(made.bytes_of(&name).expect("is there"), original.bytes_of(&name).expect("is there"), "{kind}");
@@ -189,7 +189,7 @@ fn codes_of_mlx_are_kept_where_ggml_has_their_numbers() {
     ];
     let parameters: Parameters = values.into_iter().collect();
     let to = scratch.join("made.gguf");
-    let model = ModelFolder::of(&*scratch).expect("a folder");
+    let model = ModelFolder::open(&*scratch).expect("a folder");
     model.write_gguf(&to, &parameters, None).expect("writes");
     let made = Gguf::open(&to).expect("opens");
     expect![[r#"
@@ -258,7 +258,7 @@ fn what_llama_cpp_has_not_is_refused_by_name() {
     let mut said = String::new();
     for (config, parameters) in cases {
         let folder = folder(&config);
-        let model = ModelFolder::of(&*folder).expect("a folder");
+        let model = ModelFolder::open(&*folder).expect("a folder");
         let error = model.write_gguf(folder.join("made.gguf"), &parameters, None).expect_err("is refused");
         said += &(folder.message(&error) + "\n");
         assert!(!folder.join("made.gguf").exists());
@@ -320,23 +320,23 @@ fn tokenizers_and_types_that_are_not_written_are_told() {
     for tokenizer in tokenizers {
         let folder = folder(PLAIN);
         folder.file("tokenizer.json", tokenizer);
-        let model = ModelFolder::of(&*folder).expect("a folder");
+        let model = ModelFolder::open(&*folder).expect("a folder");
         let error = model.write_gguf(folder.join("made.gguf"), &embedding, None).expect_err("is refused");
         said += &(folder.message(&error) + "\n");
     }
     let folder = folder(PLAIN);
     folder.file("tokenizer.model", "");
-    let model = ModelFolder::of(&*folder).expect("a folder");
+    let model = ModelFolder::open(&*folder).expect("a folder");
     said += &(folder.message(&model.write_gguf(folder.join("made.gguf"), &embedding, None).expect_err("is refused"))
         + "\n");
     fs::remove_file(folder.join("tokenizer.model")).expect("is there");
-    let model = ModelFolder::of(&*folder).expect("a folder");
+    let model = ModelFolder::open(&*folder).expect("a folder");
     let kind = GgufType::named("q4_k");
     said += &(folder.message(&model.write_gguf(folder.join("made.gguf"), &embedding, kind).expect_err("is refused"))
         + "\n");
     let lone = Scratch::new();
     lone.file("model.safetensors", "");
-    let model = ModelFolder::of(lone.join("model.safetensors")).expect("nothing is there");
+    let model = ModelFolder::open(lone.join("model.safetensors")).expect("nothing is there");
     said += &lone.message(&model.write_gguf(lone.join("made.gguf"), &dense, None).expect_err("is refused"));
     expect![[r#"
         FOLDER/tokenizer.json: model.type: it is Unigram, and BPE is written
@@ -369,7 +369,7 @@ fn others_are_quantized_where_it_is_asked_for() {
         ("model.norm.weight", numbers(&[64]).into()),
     ];
     let parameters: Parameters = values.into_iter().map(|(path, value)| (path.to_owned(), value)).collect();
-    let model = ModelFolder::of(&*folder).expect("a folder");
+    let model = ModelFolder::open(&*folder).expect("a folder");
     let to = folder.join("made.gguf");
     assert_eq!(model.write_gguf(&to, &parameters, GgufType::named("q8_0")).expect("writes"), 2);
     let made = Gguf::open(&to).expect("opens");
@@ -392,7 +392,7 @@ fn a_model_that_is_not_run_becomes_a_folder_of_tacit_and_a_file_again() {
     let file = scratch.join("strange.gguf");
     fs::write(&file, bytes).expect("writes");
     let parameters = read(&file).expect("reads");
-    let model = ModelFolder::of(&file).expect("a model");
+    let model = ModelFolder::open(&file).expect("a model");
     let folder = scratch.join("folder");
     model.write(&folder, &parameters, Library::Tacit).expect("writes");
     assert!(read(&folder).expect("reads").contains_key("blk.1.ffn_up.weight"));
@@ -420,7 +420,7 @@ fn what_another_model_left_of_its_tokenizer_goes() {
     for name in ["chat_template.jinja", "generation_config.json", "notes.txt"] {
         scratch.file(name, "{}");
     }
-    let model = ModelFolder::of(&file).expect("a model");
+    let model = ModelFolder::open(&file).expect("a model");
     assert_eq!(model.stale(&scratch), ["chat_template.jinja"]);
     let parameters = read(&file).expect("reads");
     for library in [Library::Tacit, Library::MlxLm, Library::HuggingFace] {

@@ -37,7 +37,7 @@ pub(crate) fn embedding() -> Parameters {
 /// What is written of a folder with these files.
 pub(crate) fn written(folder: &Scratch, given: &Parameters, others: Option<&str>) -> Result<Gguf> {
     let to = folder.join("made.gguf");
-    let model = ModelFolder::of(&**folder)?;
+    let model = ModelFolder::open(&**folder)?;
     model.write_gguf(&to, given, others.and_then(GgufType::named))?;
     Gguf::open(to)
 }

@@ -53,18 +53,18 @@ fn a_checkpoint_is_read_whosever_it_is() {
         ("gguf/llama.gguf", FileKind::Gguf, ""),
     ];
     for (file, kind, holds) in kinds {
-        assert_eq!(FileKind::of(golden(file)).expect("opens"), kind, "{file}");
+        assert_eq!(FileKind::detect(golden(file)).expect("opens"), kind, "{file}");
         let read = read(golden(file)).expect("reads");
         assert!(read.values().any(|value| value.to_string().starts_with(holds)), "{file}");
     }
     for entry in fs::read_dir(golden("torchao")).expect("reads") {
         let path = entry.expect("reads").path();
         let theirs = !path.to_string_lossy().contains("expected");
-        assert_eq!(FileKind::of(&path).expect("opens") == FileKind::Torchao, theirs, "{}", path.display());
+        assert_eq!(FileKind::detect(&path).expect("opens") == FileKind::Torchao, theirs, "{}", path.display());
     }
     let folder = Scratch::new();
     let own = folder.join("own.safetensors");
     save(&own, &read(golden("bitsandbytes/4bit.safetensors")).expect("reads")).expect("saves");
-    assert_eq!(FileKind::of(&own).expect("opens"), FileKind::Tacit);
+    assert_eq!(FileKind::detect(&own).expect("opens"), FileKind::Tacit);
     assert_eq!(read(&own).expect("reads").len(), 6);
 }

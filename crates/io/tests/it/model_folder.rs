@@ -26,7 +26,7 @@ fn a_file_with_a_tokenizer_becomes_a_folder_that_has_all() {
         let scratch = Scratch::new();
         let folder = scratch.join("model");
         let parameters = library.holdable(&folder, read(&file).expect("reads")).expect("is dense");
-        let model = ModelFolder::of(&file).expect("reads");
+        let model = ModelFolder::open(&file).expect("reads");
         model.write(&folder, &parameters, library).expect("writes");
         let mut names: Vec<&str> = model.names().collect();
         names.sort_unstable();
@@ -58,8 +58,8 @@ fn a_file_with_a_tokenizer_becomes_a_folder_that_has_all() {
     let scratch = Scratch::new();
     let parameters = read(&file).expect("reads");
     for (library, kind) in ALL.into_iter().zip([FileKind::Tacit, FileKind::Floats, FileKind::Floats]) {
-        ModelFolder::of(&file).and_then(|model| model.write(&*scratch, &parameters, library)).expect("writes again");
-        assert_eq!(FileKind::of(&*scratch).expect("tells"), kind);
+        ModelFolder::open(&file).and_then(|model| model.write(&*scratch, &parameters, library)).expect("writes again");
+        assert_eq!(FileKind::detect(&*scratch).expect("tells"), kind);
     }
 }
 
@@ -80,7 +80,7 @@ fn what_stands_beside_the_tensors_of_a_folder_goes_along_byte_by_byte() {
     let parameters = Parameters::from([("norm.weight".to_owned(), ops::ones::<f32>(&[8]).expect("ones").into())]);
     tacit_io::save(from.join("model.safetensors"), &parameters).expect("saves");
     for source in [from.to_path_buf(), from.join("model.safetensors")] {
-        let model = ModelFolder::of(source).expect("reads");
+        let model = ModelFolder::open(source).expect("reads");
         model.write(to.join("out"), &parameters, Library::HuggingFace).expect("writes");
         for (name, content) in files {
             assert_eq!(fs::read(to.join("out").join(name)).expect("reads"), content, "{name}");
@@ -122,7 +122,7 @@ fn a_library_holds_the_codes_that_it_has_and_the_others_as_floats() {
     }
     let scratch = Scratch::new();
     scratch.file("model.safetensors", "");
-    let lone = ModelFolder::of(scratch.join("model.safetensors")).expect("nothing is there");
+    let lone = ModelFolder::open(scratch.join("model.safetensors")).expect("nothing is there");
     let held = Library::HuggingFace.holdable("model", parameters.clone()).expect("is made dense");
     let said = [(Library::HuggingFace, &held), (Library::MlxLm, &parameters)]
         .map(|(library, parameters)| {
@@ -157,7 +157,7 @@ fn the_configuration_of_a_model_that_was_tied_says_so() {
         let config =
             format!(r#"{{"architectures": ["{class}"], "tie_word_embeddings": false, "model_type": "llama"}}"#);
         scratch.file("config.json", &config);
-        let model = ModelFolder::of(&*scratch).expect("a folder");
+        let model = ModelFolder::open(&*scratch).expect("a folder");
         for library in ALL {
             let out = scratch.join("out");
             model.write(&out, parameters(names), library).expect("writes");
@@ -168,7 +168,7 @@ fn the_configuration_of_a_model_that_was_tied_says_so() {
     }
     // What is not said is the default, and that of Llama is a head of its own.
     scratch.file("config.json", r#"{"model_type": "llama"}"#);
-    let model = ModelFolder::of(&*scratch).expect("a folder");
+    let model = ModelFolder::open(&*scratch).expect("a folder");
     for (names, said) in [(&[embedding][..], Some(&Json::Bool(true))), (&[embedding, head][..], None)] {
         let out = scratch.join("out");
         model.write(&out, parameters(names), Library::Tacit).expect("writes");
@@ -184,7 +184,7 @@ fn transformers_has_no_heads_whose_neighbors_are_rotated_together() {
     let parameters = Parameters::from([("w.weight".to_owned(), ops::ones::<f32>(&[2, 2]).expect("ones").into())]);
     for (said, refused) in [("true", true), ("false", false)] {
         scratch.file("config.json", format!(r#"{{"model_type": "llama", "rope_traditional": {said}}}"#));
-        let model = ModelFolder::of(&*scratch).expect("a folder");
+        let model = ModelFolder::open(&*scratch).expect("a folder");
         for library in ALL {
             let written = model.write(scratch.join("out"), &parameters, library);
             let error = written.err().map(|error| scratch.message(&error));

@@ -28,7 +28,7 @@ fn written(writer: &Writer, folder: &Path) {
 
 /// What of a folder is there for whoever reads it through what a save that was stopped left.
 fn current(folder: &Path) -> BTreeMap<String, Vec<u8>> {
-    let current = Current::of(folder).expect("reads");
+    let current = Current::read(folder).expect("reads");
     let mut held: BTreeMap<String, Vec<u8>> = raw(folder).into_iter().filter(|(name, _)| name.contains('/')).collect();
     for name in current.names().expect("reads") {
         let path = current.path(&folder.join(&name));
