@@ -2,6 +2,9 @@
 //!
 //! The handlers of this program contradict each other on purpose, so it is one of its own.
 
+#[path = "errors/kinds.rs"]
+mod kinds;
+
 use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,6 +18,8 @@ use tacit::executable::{Executable, Mode};
 use tacit::prelude::*;
 use tacit::primitives::{AsType, Exp, Negative, Subtract, Transpose};
 use tacit::transform::{self, Differentiable};
+
+pub(crate) use self::kinds::kind;
 
 /// The kind, and the function that raises it.
 pub(crate) type Case = (&'static str, fn() -> Result<()>);
@@ -414,41 +419,6 @@ fn function() -> Result<()> {
 /// A folder of this process's own.
 pub(crate) fn folder() -> PathBuf {
     std::env::temp_dir().join(format!("tacit-book-{}", std::process::id()))
-}
-
-/// How a program tells the kinds apart.
-pub(crate) fn kind(error: &Error) -> &'static str {
-    match error {
-        Error::Mlx(_) => "Mlx",
-        Error::PlaceholderLeaked { .. } => "PlaceholderLeaked",
-        Error::EvalInTrace => "EvalInTrace",
-        Error::OtherThread(_) => "OtherThread",
-        Error::Group { .. } => "Group",
-        Error::PeerLost { .. } => "PeerLost",
-        Error::HandlerAval { .. } => "HandlerAval",
-        Error::Ambiguous { .. } => "Ambiguous",
-        Error::Duplicate { .. } => "Duplicate",
-        Error::TwoDefaults { .. } => "TwoDefaults",
-        Error::MaterializationDenied { .. } => "MaterializationDenied",
-        Error::FallbackDenied { .. } => "FallbackDenied",
-        Error::Handler { .. } => "Handler",
-        Error::NotGivenBack { .. } => "NotGivenBack",
-        Error::Node { .. } => "Node",
-        Error::Cycle { .. } => "Cycle",
-        Error::Refused { .. } => "Refused",
-        Error::Declined(_) => "Declined",
-        Error::NoAval { .. } => "NoAval",
-        Error::MaterializedAval { .. } => "MaterializedAval",
-        Error::Gradient(_) => "Gradient",
-        Error::Kernel { .. } => "Kernel",
-        Error::Constants { .. } => "Constants",
-        Error::Shapeless { .. } => "Shapeless",
-        Error::Invalid { .. } => "Invalid",
-        Error::Checkpoint { .. } => "Checkpoint",
-        Error::File { .. } => "File",
-        Error::Function(_) => "Function",
-        _ => "a kind that came later",
-    }
 }
 
 /// What a case raises.

@@ -163,7 +163,7 @@ shown! {
 #[test]
 fn the_recipes_print_what_the_book_shows() {
     // A process warns once, so the program comes after what is shown.
-    check("how_to", &how_to::SECTIONS);
+    check("how_to", &how_to::sections());
     how_to::main().unwrap();
 }
 
