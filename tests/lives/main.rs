@@ -2,14 +2,21 @@
 //!
 //! After each step the model computes what a dense model with its values does, and a step that failed left it as it was.
 
+mod changes;
 mod held;
+mod life;
+mod lived;
 mod net;
+mod running;
+mod saving;
+mod training;
 mod verb;
 
 use proptest::collection::vec;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
-use crate::verb::{Life, verb};
+use crate::life::Life;
+use crate::verb::verb;
 
 /// Whether the whole sweep was asked for.
 fn cases() -> u32 {
