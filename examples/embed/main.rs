@@ -44,7 +44,7 @@ struct Options {
     #[arg(long, value_delimiter = ',', default_value = "nf4:64")]
     weights: Vec<String>,
     /// A file with sentences, one a line, such as the encoder is for: the codes of the linear layers are chosen by GPTQ for
-    /// what it computes on them
+    /// what it computes on them. Of a file of rules the linear layers alone are calibrated; what else it names stays float32
     #[arg(long, value_name = "FILE")]
     calibrate: Option<PathBuf>,
     /// The sentences of a batch
@@ -54,7 +54,7 @@ struct Options {
     #[arg(long, default_value_t = 5)]
     nearest: usize,
     /// Fine-tune on pairs of sentences that differ in who does what to whom, and print what that gave
-    #[arg(long)]
+    #[arg(long, conflicts_with = "calibrate")]
     finetune: bool,
     /// A safetensors file with the `embeddings` that float32 is compared with
     #[arg(long, value_name = "FILE")]

