@@ -100,7 +100,7 @@ fn same_bits(result: usize, found: &Array, expected: &Array) -> Result<(), Strin
     let Some(at) = far else { return Ok(()) };
     let shown = |array: &Array| floats(array).map_or_else(text, |numbers| format!("{:?}", numbers.get(at)));
     Err(format!(
-        "result {result}, {}, is {} at {at}, expected {}; bits {:x?}, expected {:x?}",
+        "result {result}, {}, is {} at {at} and not {}; bits {:x?} and {:x?}",
         Aval::from(found),
         shown(found),
         shown(expected),
