@@ -225,7 +225,7 @@ fn what_no_decoder_is_made_of_is_told_in_the_words_of_the_file() -> Result<()> {
         said.push('\n');
     }
     expect![[r#"
-        FILE: general.architecture: it is Text("mamba"), and the names of llama, qwen2, qwen3, qwen3moe, qwen3next, gemma, gemma2, gemma3, phi3, olmo2, granite and smollm3 are known
+        FILE: general.architecture: it is "mamba", and the names of llama, qwen2, qwen3, qwen3moe, qwen3next, gemma, gemma2, gemma3, phi3, olmo2, granite and smollm3 are known
         help: take `parameters`, whose names are those of the file
         FILE: qwen3.block_count: it is not there
         help: fetch or convert the model again

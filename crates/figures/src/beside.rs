@@ -74,7 +74,8 @@ mod tests {
         assert_eq!(beside.seconds("-", 1).unwrap(), None);
         let error = beside.seconds("other", 1).unwrap_err().to_string();
         assert_eq!(error, "the program beside answers \"other\" to \"other\"; see what it printed");
-        assert!(Beside::start("/no/such/program").is_err());
+        let Err(error) = Beside::start("/no/such/program --quiet") else { panic!("there is no such program") };
+        expect_test::expect![[""]].assert_eq(&error.to_string());
         std::fs::remove_file(path).unwrap();
     }
 }

@@ -314,6 +314,19 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "no contender is called `theirs`")]
+    fn a_contender_that_there_is_none_of_is_named() {
+        let _ = Rounds { bench: None, contenders: vec![("ours", vec![Some(1.0)])] }.seconds("theirs");
+    }
+
+    #[test]
+    #[should_panic(expected = "the turns are of a benchmark")]
+    fn turns_of_no_benchmark_are_not_recorded() {
+        let contenders = vec![("ours", vec![Some(1.0)]), ("theirs", vec![Some(1.0)])];
+        Rounds { bench: None, contenders }.record("case", Unit::time("ms"));
+    }
+
+    #[test]
     fn who_comes_first_changes_and_the_dear_come_seldom() {
         let bench = idle();
         let order = RefCell::new(String::new());

@@ -127,10 +127,51 @@ fn an_earlier_commit_is_built_beside_and_takes_turns() {
 
     let output = run(env!("CARGO_BIN_EXE_figures"), &["compare", "HEAD", "--rounds", "2", "sums"]);
     let misspelled = run(env!("CARGO_BIN_EXE_figures"), &["compare", "HEAD", "sum"]);
+    fs::write(&written, "fn main() {").unwrap();
+    let broken = run(env!("CARGO_BIN_EXE_figures"), &["compare", "HEAD", "sums"]);
     fs::remove_dir_all(&folder).unwrap();
     let shown = String::from_utf8_lossy(&output.stdout);
     assert!(shown.contains("1.500 [1.500, 1.500] of 2  SLOWER"), "{output:?}");
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(misspelled.status.code(), Some(2), "{misspelled:?}");
     assert!(String::from_utf8_lossy(&misspelled.stderr).contains("error: no bench is named sum\n"), "{misspelled:?}");
+    assert_eq!(broken.status.code(), Some(2), "{broken:?}");
+    expect![[""]].assert_eq(last(&broken.stderr));
+}
+
+/// The last line of what a program printed: others are of those that it started.
+fn last(printed: &[u8]) -> &str {
+    std::str::from_utf8(printed).unwrap().lines().last().unwrap_or_default()
+}
+
+#[test]
+fn what_cannot_be_done_is_told() {
+    let folder = std::env::temp_dir().join(format!("tacit-told-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let folder = fs::canonicalize(folder).unwrap();
+    let program = |name: &str, arguments: &[&str]| {
+        let mut command = Command::new(name);
+        command.current_dir(&folder).args(arguments).env("CARGO_TARGET_DIR", folder.join("target"));
+        command.output().unwrap()
+    };
+    let told = |arguments: &[&str]| {
+        let output = program(env!("CARGO_BIN_EXE_figures"), arguments);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        format!("{}: {}\n", arguments.join(" "), last(&output.stderr).replace(&folder.display().to_string(), "FOLDER"))
+    };
+    let mut said = [
+        told(&["compare", "HEAD", "--rounds", "few"]),
+        told(&["compare", "HEAD", "--fast"]),
+        told(&["record", "--fast"]),
+        told(&["keep", "absent.jsonl"]),
+        told(&["record"]),
+    ]
+    .concat();
+    assert!(program("git", &["init", "--quiet"]).status.success());
+    said += &told(&["compare", "no-such-commit"]);
+    let usage = program(env!("CARGO_BIN_EXE_figures"), &["measure"]);
+    fs::remove_dir_all(&folder).unwrap();
+    expect![[""]].assert_eq(&said);
+    assert_eq!(usage.status.code(), Some(2), "{usage:?}");
+    expect![[""]].assert_eq(&String::from_utf8_lossy(&usage.stdout));
 }

@@ -20,9 +20,14 @@ pub(crate) struct Locked(pub(crate) File);
 
 impl Locked {
     pub(crate) fn folder(folder: &Path) -> Result<Self> {
+        Self::within(folder, LONGEST)
+    }
+
+    /// Waits for other saves no longer than this.
+    fn within(folder: &Path, longest: Duration) -> Result<Self> {
         let failed = |error| Error::file("write", folder)(error);
         let file = disk::step().and_then(|()| File::open(folder)).map_err(failed)?;
-        if waited(&file, LONGEST, File::try_lock) {
+        if waited(&file, longest, File::try_lock) {
             return Ok(Self(file));
         }
         let help = "let the other save come to its end, or save into another folder";
@@ -56,5 +61,26 @@ fn waited(file: &File, longest: Duration, lock: impl Fn(&File) -> Result<(), Try
             // A file system without locks, or without such of folders: two saves at once are then the user's to avoid.
             Ok(()) | Err(TryLockError::Error(_)) => return true,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, fs, process};
+
+    use expect_test::expect;
+
+    use super::*;
+
+    #[test]
+    fn a_folder_that_another_save_holds_is_told() {
+        let folder = env::temp_dir().join(format!("tacit-lock-{}", process::id()));
+        fs::create_dir_all(&folder).expect("makes");
+        let held = Locked::folder(&folder).expect("nobody else has it");
+        let error = Locked::within(&folder, Duration::ZERO).expect_err("somebody has it");
+        drop(held);
+        Locked::within(&folder, Duration::ZERO).expect("nobody has it any more");
+        fs::remove_dir(&folder).expect("is empty");
+        expect![[""]].assert_eq(&error.to_string().replace(&folder.display().to_string(), "FOLDER"));
     }
 }

@@ -43,7 +43,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
     let tensors = Tensors::open(path)?;
     let (kind, told) = FileKind::of_tensors(&tensors)?;
     if kind != FileKind::Floats {
-        let reason = "the checkpoint is not of floats alone, and their codes are no parameters";
+        let reason = "the checkpoint is not of floats alone, and codes are no parameters";
         return Err(tensors.wrong(told, reason, format!("read it by `{kind}`")));
     }
     let mut parameters = Parameters::new();

@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn what_is_not_mapped_for_want_of_memory_names_the_limits() {
         let message = |error: io::Error| refused(error).to_string();
-        assert!(message(io::ErrorKind::OutOfMemory.into()).contains("vm.max_map_count"));
+        expect_test::expect![[""]].assert_eq(&message(io::ErrorKind::OutOfMemory.into()));
         assert_eq!(message(io::ErrorKind::NotFound.into()), io::Error::from(io::ErrorKind::NotFound).to_string());
     }
 }

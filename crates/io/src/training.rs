@@ -288,7 +288,8 @@ impl Training {
     /// None was saved.
     pub fn random(&self) -> Result<RandomState> {
         let key = self.state(RANDOM)?.get(KEY);
-        let key = key.ok_or_else(|| Error::invalid("the random state has no key", "save it with `with_random`"))?;
+        let key =
+            key.ok_or_else(|| Error::invalid("the random state has no key", "save it with `Training::with_random`"))?;
         Ok(RandomState::from_key(key.clone()))
     }
 
@@ -296,7 +297,10 @@ impl Training {
         self.states.get(name).ok_or_else(|| {
             let saved: Vec<&str> = self.states.keys().map(String::as_str).collect();
             let saved = if saved.is_empty() { "none at all".to_owned() } else { saved.join(", ") };
-            Error::invalid(format!("no {name} was saved with the run"), format!("the states that were: {saved}"))
+            let help = format!(
+                "add it by `Training::with_{name}` before the run is saved; the states that were saved: {saved}"
+            );
+            Error::invalid(format!("the run was saved without its {name} state"), help)
         })
     }
 }

@@ -227,6 +227,11 @@ impl Gguf {
         Ok(if self.has(key) { Some(json(self.metadata(key)?)) } else { None })
     }
 
+    /// A value as messages show it.
+    pub(super) fn shown(&self, key: &str) -> Result<String> {
+        Ok(json(self.metadata(key)?).to_string())
+    }
+
     pub(super) fn has(&self, key: &str) -> bool {
         self.header.metadata.contains_key(key)
     }

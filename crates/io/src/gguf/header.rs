@@ -76,11 +76,11 @@ pub(super) fn header(file: &Path, bytes: &[u8]) -> Result<Header> {
             return Err(wrong(Some(name), "the tensor is there twice".to_owned()));
         }
     }
-    let start = cursor.at.checked_next_multiple_of(alignment);
+    // The alignment is less than 2^32, and a file shorter than 2^63.
+    let start = cursor.at.next_multiple_of(alignment);
     let mut tensors = BTreeMap::new();
     for (name, (mut stored, offset)) in by_name {
-        let placed = start.ok_or_else(|| "its place is beyond what a number can say".to_owned());
-        let placed = placed.and_then(|start| placed_at(&stored, offset, start, alignment, bytes.len()));
+        let placed = placed_at(&stored, offset, start, alignment, bytes.len());
         stored.bytes = placed.map_err(|reason| wrong(Some(&name), reason))?;
         tensors.insert(name, stored);
     }
@@ -110,7 +110,8 @@ fn alignment(bytes: &[u8], metadata: &BTreeMap<String, (u32, usize)>) -> Result<
     let Some(&(kind, at)) = metadata.get(ALIGNMENT) else { return Ok(32) };
     match metadata::value(&mut Cursor::new(bytes, at), kind)? {
         GgufValue::Unsigned(alignment) if kind == 4 && alignment.is_power_of_two() => Ok(alignment as usize),
-        found => Err(format!("it is {found:?}, and must be a power of two in a u32")),
+        GgufValue::Unsigned(other) => Err(format!("it is {other}, and must be a power of two in a u32")),
+        _ => Err("it is of another type, and must be a power of two in a u32".to_owned()),
     }
 }
 

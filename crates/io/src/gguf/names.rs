@@ -81,10 +81,12 @@ impl Gguf {
         } else {
             None
         };
-        known.ok_or_else(|| {
-            let reason = format!("it is {said:?}, and the names of {} are known", Architecture::names());
-            self.wrong(ARCHITECTURE, reason, "take `parameters`, whose names are those of the file")
-        })
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let shown = self.shown(ARCHITECTURE)?;
+        let reason = format!("it is {shown}, and the names of {} are known", Architecture::names());
+        Err(self.wrong(ARCHITECTURE, reason, "take `parameters`, whose names are those of the file"))
     }
 
     /// The parameter that a tensor is, with its name; nothing for a tensor that is a part of another one's.
@@ -158,8 +160,8 @@ impl Gguf {
         if let Some(count) = self.value(&key)?.and_then(|value| value.integer()) {
             return Ok(count);
         }
-        let found = self.metadata(&key)?;
-        Err(self.wrong(&key, format!("it is {found:?}, and must be one number"), "convert the model again"))
+        let shown = self.shown(&key)?;
+        Err(self.wrong(&key, format!("it is {shown}, and must be one number"), "convert the model again"))
     }
 
     /// An error about a key of the [`configuration`](Self::configuration) or a parameter of

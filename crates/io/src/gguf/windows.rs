@@ -47,7 +47,10 @@ impl Description<'_> {
             if let Some(types) = types.filter(|types| types.contains(&"linear_attention"))
                 && !is_period(&types, "linear_attention", interval)
             {
-                return Err(self.wrong(KEY, format!("not each {interval}th alone is full_attention")));
+                return Err(self.wrong(
+                    KEY,
+                    format!("full_attention is not in the last of every {interval} layers, and there alone"),
+                ));
             }
             return Ok(());
         };
@@ -58,7 +61,12 @@ impl Description<'_> {
                 // The first layer that sees everything ends the first period.
                 let first = types.iter().position(|own| *own != LOCAL).map_or(0, |layer| layer as u32 + 1);
                 let period = [usual, first].into_iter().find(|&period| is_period(&types, LOCAL, period));
-                period.ok_or_else(|| self.wrong(KEY, "not each of so many alone is full_attention".to_owned()))?
+                period.ok_or_else(|| {
+                    self.wrong(
+                        KEY,
+                        "full_attention is not in the last of every so many layers, and there alone".to_owned(),
+                    )
+                })?
             }
             (None, Some(said)) => {
                 let wrong =

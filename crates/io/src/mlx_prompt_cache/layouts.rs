@@ -98,7 +98,7 @@ fn older(tensors: &Tensors, said: &Metadata) -> Result<Read> {
     for (place, text) in beginning(said, "0.") {
         numbers.insert(place, Leaf::Text(text.to_owned())).map_err(|fault| fault.error(tensors))?;
     }
-    let Node::Branch(mut numbers) = numbers else { return Err(tensors.wrong(None, "it has no numbers", HELP)) };
+    let mut numbers = if let Node::Branch(numbers) = numbers { numbers } else { BTreeMap::new() };
     let layers = layers(tensors, "2.", states)?.into_iter().enumerate().map(|(layer, (class, state))| {
         let numbers = numbers.remove(&layer).unwrap_or_else(|| Node::Leaf(Leaf::Text(String::new())));
         let state = renewed(&class, state, numbers).map_err(|fault| fault.below(&layer.to_string()).error(tensors))?;

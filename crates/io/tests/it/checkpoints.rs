@@ -337,12 +337,12 @@ fn a_run_says_what_it_does_not_have() {
     assert!(sgd.state().is_empty(), "it is as it was");
     let bare = Training::new(2);
     expect![[r#"
-        no optimizer was saved with the run
-        help: the states that were: none at all"#]]
+        the run was saved without its optimizer state
+        help: add it by `Training::with_optimizer` before the run is saved; the states that were saved: none at all"#]]
     .assert_eq(&bare.restore_optimizer(&mut sgd).expect_err("none").to_string());
     expect![[r#"
-        no random was saved with the run
-        help: the states that were: none at all"#]]
+        the run was saved without its random state
+        help: add it by `Training::with_random` before the run is saved; the states that were saved: none at all"#]]
     .assert_eq(&bare.random().expect_err("none").to_string());
     save(&path, &Parameters::new()).expect("saves");
     expect![[r#"

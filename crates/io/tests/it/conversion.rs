@@ -63,6 +63,7 @@ fn scales_alone_change_where_the_codes_are_the_same() {
     let (doubled, report) = convert(&floats, &rules(true)).expect("converts");
     let [row] = report.converted.as_slice() else { panic!("one parameter is named: {report}") };
     assert!(row.kept && row.error > 0.0 && row.error < 5e-3, "the scales lose what they lose: {report}");
+    expect![[""]].assert_eq(&report.to_string());
     let codes = |parameters: &Parameters| parameters[&row.path].downcast::<Nf4Array>().expect("nf4").codes().clone();
     assert!(codes(&read).eq_values(codes(&doubled)).unwrap());
 }

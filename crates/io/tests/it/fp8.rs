@@ -304,6 +304,15 @@ fn what_is_not_known_is_refused_by_name() {
     .assert_eq(&said);
 }
 
+#[test]
+fn scales_without_a_weight_or_of_more_than_it_are_refused() {
+    let said = [
+        refused(&[tensor("w.weight_scale", "F8_E8M0", &[1], vec![127])]),
+        refused(&[tensor("w.weight", "F8_E4M3", &[3], vec![0x38; 3]), floats("w.weight_scale", &[3], |_| 1.0)]),
+    ];
+    expect![[""]].assert_eq(&said.concat());
+}
+
 /// A scale of a tensor beside the weight says nothing of the weight.
 #[test]
 fn scales_of_another_tensor_stay_parameters() {

@@ -198,7 +198,7 @@ fn what_is_not_there_or_not_read_is_told() {
         help: ask for one of `names`
         FILE: absent: there is no such key
         help: ask for one of `keys`
-        FILE: general.architecture: it is Text("golden"), and the names of llama, qwen2, qwen3, qwen3moe, qwen3next, gemma, gemma2, gemma3, phi3, olmo2, granite and smollm3 are known
+        FILE: general.architecture: it is "golden", and the names of llama, qwen2, qwen3, qwen3moe, qwen3next, gemma, gemma2, gemma3, phi3, olmo2, granite and smollm3 are known
         help: take `parameters`, whose names are those of the file"#]].assert_eq(&said.join("\n"));
 }
 

@@ -217,11 +217,11 @@ fn what_is_wrong_with_the_metadata_is_named() {
         help: the file is not as it was written: fetch or convert it again
         string of bytes: model.gguf: k: a string is not UTF-8
         help: read another key: this one has bytes that are no text
-        alignment 0: model.gguf: general.alignment: it is Unsigned(0), and must be a power of two in a u32
+        alignment 0: model.gguf: general.alignment: it is 0, and must be a power of two in a u32
         help: the file is not as it was written: fetch or convert it again
-        alignment 24: model.gguf: general.alignment: it is Unsigned(24), and must be a power of two in a u32
+        alignment 24: model.gguf: general.alignment: it is 24, and must be a power of two in a u32
         help: the file is not as it was written: fetch or convert it again
-        alignment u64: model.gguf: general.alignment: it is Unsigned(32), and must be a power of two in a u32
+        alignment u64: model.gguf: general.alignment: it is 32, and must be a power of two in a u32
         help: the file is not as it was written: fetch or convert it again
         alignment 2^31: model.gguf: b: its place, 64, is not a multiple of the alignment, 2147483648
         help: the file is not as it was written: fetch or convert it again
@@ -359,7 +359,7 @@ fn heads_that_are_said_of_each_layer_are_read() {
     assert_eq!(parameters.into_keys().collect::<Vec<_>>(), ["model.layers.0.self_attn.q_proj.weight"]);
     let error = of_layers([4, 2]).map(|_| ()).expect_err("is refused");
     expect![[r#"
-        FOLDER/model.gguf: llama.attention.head_count: it is List([Unsigned(4), Unsigned(2)]), and must be one number
+        FOLDER/model.gguf: llama.attention.head_count: it is [4, 2], and must be one number
         help: convert the model again"#]]
     .assert_eq(&folder.message(&error));
 }

@@ -296,7 +296,7 @@ fn what_llama_cpp_has_not_is_refused_by_name() {
         help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
         FOLDER/config.json: query_pre_attn_scalar: it is 144, and with llama.cpp 256
         help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-        FOLDER/config.json: layer_types: not each of so many alone is full_attention
+        FOLDER/config.json: layer_types: full_attention is not in the last of every so many layers, and there alone
         help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
         FOLDER/config.json: norm_topk_prob: it is false, and with llama.cpp true
         help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
@@ -406,9 +406,9 @@ fn a_model_that_is_not_run_becomes_a_folder_of_tacit_and_a_file_again() {
         .map(|error| scratch.message(&error) + "\n")
         .concat();
     expect![[r#"
-        FOLDER/strange.gguf: general.architecture: it is Text("mamba"), and the names of llama, qwen2, qwen3, qwen3moe, qwen3next, gemma, gemma2, gemma3, phi3, olmo2, granite and smollm3 are known
+        FOLDER/strange.gguf: general.architecture: it is "mamba", and the names of llama, qwen2, qwen3, qwen3moe, qwen3next, gemma, gemma2, gemma3, phi3, olmo2, granite and smollm3 are known
         help: take `parameters`, whose names are those of the file
-        FOLDER/strange.gguf: general.architecture: it is Text("mamba"), and the names of llama, qwen2, qwen3, qwen3moe, qwen3next, gemma, gemma2, gemma3, phi3, olmo2, granite and smollm3 are known
+        FOLDER/strange.gguf: general.architecture: it is "mamba", and the names of llama, qwen2, qwen3, qwen3moe, qwen3next, gemma, gemma2, gemma3, phi3, olmo2, granite and smollm3 are known
         help: take `parameters`, whose names are those of the file
     "#]].assert_eq(&refused);
 }

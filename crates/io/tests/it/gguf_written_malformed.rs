@@ -26,7 +26,7 @@ pub(crate) fn numbers(shape: &[i32]) -> Array {
     ops::arange::<_, f32>(0, size, None).and_then(|x| x.sin()?.reshape(shape)).expect("numbers")
 }
 
-fn parameters<const N: usize>(given: [(&str, Array); N]) -> Parameters {
+pub(crate) fn parameters<const N: usize>(given: [(&str, Array); N]) -> Parameters {
     given.map(|(path, array)| (path.to_owned(), Value::from(array))).into()
 }
 
@@ -150,9 +150,9 @@ fn types_of_layers_are_as_many_as_layers() {
         gemma(r#""num_hidden_layers": 2, "sliding_window_pattern": "x""#),
     ];
     expect![[r#"
-        FOLDER/config.json: layer_types: not each of so many alone is full_attention
+        FOLDER/config.json: layer_types: full_attention is not in the last of every so many layers, and there alone
         help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-        FOLDER/config.json: layer_types: not each of so many alone is full_attention
+        FOLDER/config.json: layer_types: full_attention is not in the last of every so many layers, and there alone
         help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
         FOLDER/config.json: sliding_window_pattern: it is "x", and should be a whole number
         help: fetch the configuration again, with the tensors

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 
 use expect_test::expect;
@@ -178,9 +179,26 @@ fn a_note_that_is_not_finite_is_refused_before_it_is_kept() -> Result<()> {
     let output = folder.join("made.safetensors");
     let mut work = Resumable::open(&output, [&input])?;
     let refused = work.value("w", "recipe", || Ok((packed(1)?.0, f32::INFINITY))).expect_err("is refused");
-    assert!(refused.to_string().starts_with("the note of w cannot be read again: "), "{refused}");
+    expect![[""]].assert_eq(&refused.to_string());
     // It goes on with a note that it can.
     let (_, note) = work.value("w", "recipe", || Ok((packed(1)?.0, 0.5)))?;
     assert_eq!((note, work.resumed()), (0.5, 0));
     Ok(())
+}
+
+#[test]
+fn a_value_that_became_another_one_is_told() {
+    let folder = Scratch::new();
+    let (input, output) = (input(&folder, 1.0), folder.join("out"));
+    let mut work = Resumable::open(&output, [&input]).expect("begins");
+    worked(&mut work, "nf4:64", 1).expect("makes");
+    let segment = folder.join(".out.parts/0.segment");
+    let mut bytes = fs::read(&segment).expect("reads");
+    let named = bytes.windows(8).enumerate().filter(|(_, text)| *text == b"0.weight");
+    let named: Vec<usize> = named.map(|(at, _)| at).collect();
+    named.into_iter().for_each(|at| bytes[at] = b'9');
+    // In its place: the program has the file mapped.
+    let mut file = fs::File::options().write(true).open(&segment).expect("opens");
+    file.write_all(&bytes).expect("writes");
+    expect![[""]].assert_eq(&folder.message(&work.values().expect_err("has another name")));
 }

@@ -218,3 +218,24 @@ fn keys_of_maps_that_are_numbers_are_read_again() {
     assert_eq!((&found.places, &found.words), (&inner.places, &inner.words));
     assert_eq!(found.array.dense().expect("builds").as_slice::<f32>(), [1.0, 2.0]);
 }
+
+/// With a map whose keys JSON has no form of.
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "strange.Paired")]
+struct Paired {
+    array: Value,
+    #[implicit(aux)]
+    pairs: BTreeMap<(u8, u8), u8>,
+}
+
+impl Materialize for Paired {
+    fn materialize(&self) -> Result<Value> {
+        Ok(self.array.clone())
+    }
+}
+
+#[test]
+fn fields_that_json_has_no_form_of_are_not_saved() {
+    let value = Paired { array: numbers(), pairs: BTreeMap::from([((1, 2), 3)]) };
+    expect![[""]].assert_eq(&said(value.into()));
+}

@@ -110,3 +110,24 @@ fn adapters_of_mlx_lm_and_peft() {
 
     "#]].assert_eq(&text);
 }
+
+#[test]
+fn tensors_of_peft_that_belong_to_nothing() {
+    let model = hugging_face::read(golden("peft/base.safetensors")).expect("reads");
+    let floats = |name: &str, shape: &[i32]| is(name, zeros(Dtype::Float32, shape));
+    let damages = vec![
+        ("a module of another shape", vec![floats("base_model.model.v_proj.modules_to_save.weight", &[4, 4])]),
+        ("a bias of no module", vec![floats("base_model.model.other.base_layer.bias", &[4])]),
+        ("b without a", vec![floats("base_model.model.k_proj.lora_B.weight", &[8, 2])]),
+        ("by two names", vec![floats("q_proj.lora_A.weight", &[4, 24])]),
+        (
+            "a matrix and an embedding",
+            vec![
+                floats("base_model.model.q_proj.lora_embedding_A", &[4, 32]),
+                floats("base_model.model.q_proj.lora_embedding_B", &[24, 4]),
+            ],
+        ),
+    ];
+    let read = |file: &Path| peft::read(of(file), &model);
+    expect_test::expect![[""]].assert_eq(&table("peft/lora", "adapter_model.safetensors", damages, read));
+}

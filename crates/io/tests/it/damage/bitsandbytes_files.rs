@@ -144,3 +144,23 @@ fn eight_bit_parameters_of_bitsandbytes() {
 
     "#]].assert_eq(&text);
 }
+
+#[test]
+fn states_of_bitsandbytes_that_are_none() {
+    let state = "model.layers.0.self_attn.q_proj.weight.quant_state.bitsandbytes__nf4";
+    let says = |text: &str| vec![is(state, bytes(text))];
+    let damages = vec![
+        ("of no parameter", vec![is("quant_state.bitsandbytes__nf4", bytes("{}"))]),
+        ("of floats", vec![is(state, zeros(Dtype::Float32, &[78]))]),
+        ("an unknown key", says(r#"{"quant_type": "nf4", "block": 64}"#)),
+        ("no shape", says(r#"{"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16"}"#)),
+        (
+            "an offset of another dtype",
+            says(
+                r#"{"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [24, 64], "nested_offset": 1, "nested_dtype": "float16"}"#,
+            ),
+        ),
+    ];
+    let text = table("bitsandbytes", "4bit.safetensors", damages, |file| bitsandbytes::read(file));
+    expect_test::expect![[""]].assert_eq(&text);
+}

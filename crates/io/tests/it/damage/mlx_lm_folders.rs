@@ -150,3 +150,12 @@ fn configurations_of_mlx_lm() {
         cannot read FOLDER/config.json: No such file or directory (os error 2)
     "#]].assert_eq(&text);
 }
+
+#[test]
+fn rows_that_are_no_whole_codes() {
+    let folder = copied("mlx_lm/uniform");
+    let config = r#"{"quantization": {"group_size": 32, "bits": 4, "lm_head": {"group_size": 32, "bits": 3}}}"#;
+    folder.file("config.json", config);
+    let error = mlx_lm::read(&*folder).expect_err("refused");
+    expect_test::expect![[""]].assert_eq(&folder.message(&error));
+}

@@ -165,3 +165,17 @@ fn tokens_that_begin_and_end_are_of_the_vocabulary() {
     let made = written(&folder(&config), &embedding(), None).expect("writes");
     assert_eq!(made.metadata("tokenizer.ggml.eos_token_id").ok(), Some(GgufValue::Unsigned(7)));
 }
+
+#[test]
+fn merges_are_pairs_of_tokens() {
+    let of = |vocab: &str, merges: &str| {
+        format!(r#"{{"model": {{"type": "BPE", "vocab": {vocab}, "merges": {merges}}}, {BYTE_LEVEL}}}"#)
+    };
+    let cases = [
+        of(r#"{"a": 0, "b": 1}"#, r#"["a b"]"#),
+        of(r#"{"a": 0, " ": 1, "a ": 2}"#, r#"[["a", " "]]"#),
+        of(r#"{"a": 0, "": 1}"#, r#"[["a", ""]]"#),
+        of(r#"{"a": 0}"#, r#"[["a"]]"#),
+    ];
+    expect![[""]].assert_eq(&tokenizers_refused(cases.iter().map(String::as_str)));
+}

@@ -9,7 +9,7 @@ use tacit_arrays::format::{Affine, Nf4};
 use tacit_core::{Error, Policy, Result, implicit_with_state};
 use tacit_io::mlx_prompt_cache::{self, PromptCache, StoredBuffers, StoredCache};
 use tacit_io::{Metadata, Tensors, write};
-use tacit_nn::{Cache as Layer, KvCache, Window};
+use tacit_nn::{Cache as Layer, KvCache, PaddingSide, Window};
 
 use super::{read, summary};
 use crate::golden::golden;
@@ -313,5 +313,40 @@ fn numbers_that_no_cache_has_are_refused() -> Result<()> {
         FOLDER/cache.safetensors: 0.2: 2147483647 tokens are more than the 1073741824 that there may be
     "#]]
     .assert_eq(&text);
+    Ok(())
+}
+
+#[test]
+fn files_that_say_too_little_are_refused() {
+    let damages: [(&str, &str, Damage); 3] = [
+        ("0.32", "kv", |tensors, said| {
+            tensors.clear();
+            said.clear();
+        }),
+        ("0.32", "chunked", |tensors, _| set(tensors, "0.4", Array::from_int(99))),
+        // The words that name the classes of a list.
+        ("0.32", "list", |_, said| {
+            let words = said.iter().filter(|(key, kind)| key.starts_with("2.") && *kind == "string");
+            let words: Vec<String> = words.filter_map(|(key, _)| Some(key.strip_suffix('1')?.to_owned())).collect();
+            said.retain(|key, _| !words.iter().any(|word| key.starts_with(word)));
+        }),
+    ];
+    expect![[""]].assert_eq(&damages.map(|(layout, name, damage)| damaged(layout, name, damage)).join("\n"));
+}
+
+#[test]
+fn padding_that_mlx_lm_does_not_have_is_refused() -> Result<()> {
+    let x = ops::ones::<f32>(&[2, 1, 3, 4])?;
+    let held = Some(StoredBuffers { keys: x.clone().into(), values: x.clone().into() });
+    let numbers = |numbers: [i32; 2]| Array::from_slice(&numbers, &[2]);
+    let batch = StoredCache::Batch { held, offset: numbers([3, 3]), left_padding: numbers([0, 1]), index: 3 };
+    let batch = PromptCache { layers: vec![batch], ..PromptCache::default() };
+    let mut cache = KvCache::new([2, 1, 4], Dtype::Float32)?;
+    cache.prepare(3, &[2, 3], PaddingSide::Right)?;
+    cache.reserve(3)?;
+    implicit_with_state(&mut cache, &x, |cache, x| Ok::<_, Error>(cache.update(&x, &x)?.0))?;
+    let behind = PromptCache::of_caches(&[cache.into()], Metadata::new());
+    let said = [batch.caches().map(drop), behind.map(drop)].map(|result| result.expect_err("refused").to_string());
+    expect![[""]].assert_eq(&said.join("\n"));
     Ok(())
 }
