@@ -57,10 +57,7 @@ impl<'w, 'p> Writer<'w, 'p> {
         let failed = |error| Error::file("write", path)(error);
         let avals = tensors.iter().map(|(name, aval, _)| (&**name, aval));
         let header = header(avals, self.metadata).map_err(|error| failed(error.into()))?;
-        if header.len() > LENGTH + LONGEST {
-            let reason = format!("its header would have {} bytes, and {LONGEST} is the most", header.len());
-            return Err(Error::checkpoint(path, None, reason, "save fewer values in a file"));
-        }
+        check_length(path, header.len() - LENGTH)?;
         file.write_all(&header).map_err(failed)?;
         for (name, _, array) in tensors {
             let written = with_bytes(&array, |bytes| bytes.chunks(CHUNK).try_for_each(|chunk| self.chunk(file, chunk)));
@@ -118,6 +115,15 @@ fn header<'t>(
     Ok(header)
 }
 
+/// Checks that readers take a header of so many bytes.
+fn check_length(path: &Path, length: usize) -> Result<()> {
+    if length <= LONGEST {
+        return Ok(());
+    }
+    let reason = format!("its header would have {length} bytes, and {LONGEST} is the most");
+    Err(Error::checkpoint(path, None, reason, "save fewer values in a file, or under shorter names"))
+}
+
 /// Checks that no two tensors have one name, and none the name of what is no tensor.
 fn unique(path: &Path, tensors: &[(String, Array)]) -> Result<()> {
     let mut seen = BTreeSet::from([METADATA]);
@@ -126,5 +132,21 @@ fn unique(path: &Path, tensors: &[(String, Array)]) -> Result<()> {
             Err(Error::checkpoint(path, Some(name), "the name is taken", "give each tensor a name of its own"))
         }
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    /// Names of so many bytes are not made for it.
+    #[test]
+    fn a_header_that_no_reader_takes_is_refused() {
+        let path = Path::new("model.safetensors");
+        check_length(path, LONGEST).expect("is taken");
+        let error = check_length(path, LONGEST + 8).expect_err("is too long");
+        expect![[""]].assert_eq(&error.to_string());
     }
 }
