@@ -64,3 +64,22 @@ fn still_possible(engine: &str, waited: Duration, limits: Limits, watch: Option<
         help: "see whether every rank was started and reaches the addresses of the others, as in `MLX_HOSTFILE`",
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+    use crate::watch::RankInfo;
+
+    #[test]
+    fn an_engine_that_does_not_begin_is_named_with_what_is_known() {
+        let limits = Limits::default();
+        let possible =
+            |waited: u64, watch: Option<&Watch>| still_possible("ring", Duration::from_secs(waited), limits, watch);
+        possible(60, None).expect("there is time");
+        let met = Watch::at("127.0.0.1:0", 7, RankInfo { rank: 0, size: 1 }, limits).expect("nobody else comes");
+        let found = [None, Some(&met)].map(|watch| possible(61, watch).expect_err("it is late").to_string());
+        expect![[""]].assert_eq(&found.join("\n"));
+    }
+}

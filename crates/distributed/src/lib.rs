@@ -32,6 +32,8 @@ mod sentinel;
 mod shard;
 mod sharded;
 mod split;
+#[cfg(test)]
+mod tests;
 mod watch;
 
 pub use backend::Backend;

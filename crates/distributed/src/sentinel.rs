@@ -152,3 +152,35 @@ impl Watcher for Sentinel {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use mlx_rs::Dtype;
+    use tacit_core::Aval;
+
+    use super::*;
+
+    #[test]
+    fn what_ends_a_wait_says_which_collective_it_was_and_what_to_do() {
+        let sentinel = Sentinel::new(Limits::default(), Arc::default(), None);
+        let waits = |op: Op, seconds: u64| InFlight {
+            op,
+            peer: None,
+            number: 3,
+            overtaken: 0,
+            missed: 0,
+            aval: Aval::new(&[8], Dtype::Float32),
+            waited: Duration::from_secs(seconds),
+        };
+        sentinel.poll(&waits(Op::Sum, 600)).expect("there is time");
+        let words = "[ring] the connection was closed\nhelp: look at it";
+        let found = [
+            sentinel.poll(&waits(Op::Split, 61)).expect_err("nobody connects"),
+            sentinel.poll(&waits(Op::Sum, 601)).expect_err("nobody comes"),
+            sentinel.failed(&waits(Op::Sum, 1), words, false),
+            sentinel.failed(&waits(Op::Sum, 1), words, true),
+        ];
+        expect![[""]].assert_eq(&found.map(|error| error.to_string()).join("\n"));
+    }
+}

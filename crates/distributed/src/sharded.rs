@@ -178,7 +178,14 @@ impl Sharded {
             Value::Dense(array) => Ok(own_part(array, axis, &self.group)?.into()),
             Value::Implicit(_) => match value.downcast::<Self>() {
                 Some(other) if other.group == self.group && other.axis == axis => other.entered_part(),
-                Some(_) => Err(Error::decline(format!("{value} is not split as {} is", self.aval))),
+                Some(other) => Err(Error::decline(format!(
+                    "{value} is split along axis {} over {}, and {} along axis {} over {}",
+                    other.axis,
+                    other.group.named(),
+                    self.aval,
+                    self.axis,
+                    self.group.named()
+                ))),
                 None => {
                     let entered = tree::map(value, Open::Fully, |leaf| match &leaf {
                         Value::Dense(array) => Ok(self.group.enter(array)?.into()),
@@ -277,53 +284,4 @@ impl Materialize for Sharded {
 }
 
 #[cfg(test)]
-mod tests {
-    use expect_test::expect;
-    use mlx_rs::ops;
-    use tacit_arrays::format::Affine;
-    use tacit_arrays::{AffineArray, Lora};
-
-    use super::*;
-
-    #[test]
-    fn what_a_file_says_is_checked() {
-        let array = |shape: &[i32]| ops::zeros::<f32>(shape).expect("zeros");
-        let right = Sharded::from_part(array(&[4, 6]), 1, &Group::alone()).expect("splits");
-        right.check().expect("is right");
-        let said = |array: Sharded| array.check().expect_err("is refused").to_string();
-        let wrapped = Sharded { axis: (1 << 32) | 1, ..right.clone() };
-        expect![[r"
-            f32[4,6] has no axis 2147483647 to split
-            help: give an axis of the array"]]
-        .assert_eq(&said(wrapped));
-        let shared = Sharded { shared: vec![1], ..right.clone() };
-        expect![[r"
-            f32[4,6] has no float leaf 1 that every rank would have
-            help: split the whole by `Sharded::split`"]]
-        .assert_eq(&said(shared));
-        let other = Sharded { part: array(&[4, 5]).into(), ..right };
-        expect![[r"
-            1 ranks with parts of f32[4,5] make f32[4,5], not f32[4,6]
-            help: give the part of this rank"]]
-        .assert_eq(&said(other));
-    }
-
-    #[test]
-    fn what_every_rank_has_is_told_by_what_it_is() -> Result<()> {
-        let ones = |shape: &[i32]| ops::ones::<f32>(shape);
-        let (a, b) = (ones(&[2, 32])?, ones(&[4, 2])?);
-        let codes = AffineArray::quantize(&ones(&[4, 32])?, Affine { bits: 4, group: 32 })?;
-        let adapted = Value::from(Lora::new(ones(&[4, 32])?, a.clone(), b.clone(), 2.0)?);
-        // Of the base, `a` and `b`, whose rows are split, every rank has `a`.
-        let split = Sharded { shared: vec![1], ..Sharded::from_part(&adapted, 0, &Group::alone())? };
-        let shared = |part: Value| -> Result<Vec<usize>> {
-            let result = split.with_held(&mut |_| Ok(Some(part.clone())))?.expect("is given");
-            Ok(result.downcast::<Sharded>().expect("it stays split").shared.clone())
-        };
-        assert_eq!(shared(adapted.clone())?, [1]);
-        assert_eq!(shared(Lora::new(codes.clone(), a, b, 2.0)?.into())?, [3]);
-        // Merged, each rank has scales of its own.
-        assert!(shared(codes.into())?.is_empty());
-        Ok(())
-    }
-}
+mod tests;

@@ -55,12 +55,16 @@ fn group(size: usize, limits: Limits) -> Vec<Watch> {
 }
 
 /// What rank 0 of too small a group ends with, and what the one that `came` before it looked is told.
-fn too_few(job: u64, size: usize, came: RankInfo) -> [Error; 2] {
+fn too_few(job: u64, size: usize, RankInfo { rank, size: its_size }: RankInfo) -> [Error; 2] {
+    not_begun(job, size, &Frame::Hello { version: join::VERSION, rank, size: its_size, token: job, process: 1 })
+}
+
+/// The same of one that says this.
+fn not_begun(job: u64, size: usize, hello: &Frame) -> [Error; 2] {
     let (place, _held) = place();
     let listener = meet::listen(&place).expect("a free port");
     let mut link = link::Link::new(connect(&place)).expect("a link").known(0);
-    let RankInfo { rank, size: its_size } = came;
-    link.send(&Frame::Hello { version: join::VERSION, rank, size: its_size, token: job, process: 1 });
+    link.send(hello);
     let mut deadline = Deadline::after(Duration::from_millis(300));
     let first = join::host(&listener, Ipv4Addr::LOCALHOST.into(), RankInfo { rank: 0, size }, job, &mut deadline);
     let (since, mut frames) = (Instant::now(), Vec::new());
@@ -105,14 +109,19 @@ fn left_long_ago(watch: &Watch, rank: usize) {
     watch.shared.lock().left.insert(rank, before);
 }
 
-/// Compares a message, without the number of this process and seconds that differ from run to run.
+/// Compares a message, as it is [`shown`].
 fn check(error: &Error, expected: Expect) {
+    expected.assert_eq(&shown(error));
+}
+
+/// A message without the number of this process and seconds that differ from run to run.
+fn shown(error: &Error) -> String {
     let text = error.to_string().replace(&format!("process {}", std::process::id()), "process N");
     let words = text.split(' ').map(|word| {
         let digits = word.strip_suffix('s').unwrap_or(word);
         if word.contains('.') && digits.parse::<f64>().is_ok() { "T" } else { word }
     });
-    expected.assert_eq(&words.collect::<Vec<_>>().join(" "));
+    words.collect::<Vec<_>>().join(" ")
 }
 
 impl Watch {

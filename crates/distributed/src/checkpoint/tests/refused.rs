@@ -4,14 +4,18 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use expect_test::expect;
-use mlx_rs::Array;
+use mlx_rs::{Array, ops};
+use tacit_arrays::format::{AnyFormat, Nf4};
 use tacit_core::store::Arrays;
 use tacit_core::{Error, Result};
 use tacit_io::Training;
 
-use super::super::index::{Entry, Index};
+use super::super::folder::Save;
+use super::super::index::{Entry, INDEX, Index, LEAVES};
+use super::super::moments::taken_apart;
+use super::super::pieces::from_run;
 use super::super::saved::read;
-use super::{all_pieces, folder, held, said, save, save_pieces};
+use super::{all_pieces, folder, held, said, save, save_pieces, written};
 use crate::layout::{Layout, Leaf, Place};
 
 #[test]
@@ -155,6 +159,50 @@ fn an_index_that_says_what_cannot_be_is_refused() -> Result<()> {
         assert!(found.contains("no 2 ranks hold the shape"), "{found}");
     }
     read(&folder, &known, place)?;
+    fs::remove_dir_all(&folder).expect("removes");
+    Ok(())
+}
+
+#[test]
+fn files_that_are_not_what_the_index_says_are_named() -> Result<()> {
+    let folder = folder("unlike");
+    let place = Place { rank: 0, size: 1 };
+    let (mut known, _, run) = held(place)?;
+    let norm = known.iter().position(|leaf| leaf.key == "norm").expect("is held");
+    let longer = |index: &mut Index| {
+        let leaves = index.states.get_mut(LEAVES).expect("are saved");
+        leaves.get_mut("norm").expect("is saved").shape = vec![4];
+    };
+    let mut found = vec![from_run(&run, &known, &BTreeMap::new(), 1).map(drop)];
+    {
+        let save = Save::begin(&folder, 1)?;
+        let mut index = written(&folder, &save, all_pieces(1, |_, _| Ok(()))?, 1)?;
+        longer(&mut index);
+        found.push(save.commit(&index));
+    }
+    let mut index = save_pieces(&folder, all_pieces(1, |_, _| Ok(()))?)?;
+    let mut moments = Training::new(1);
+    let codes = AnyFormat::from(Nf4 { block: 64, double: false }).quantize(&ops::ones::<f32>(&[1, 64])?)?;
+    moments.moments.insert("other.0".to_owned(), codes);
+    index.moments = taken_apart(&moments, &[])?.0;
+    index.write(&folder)?;
+    found.push(read(&folder, &known, place).map(drop));
+    index.moments.clear();
+    longer(&mut index);
+    index.write(&folder)?;
+    known[norm].shape = vec![4];
+    found.push(read(&folder, &known, place).map(drop));
+    tacit_io::write(
+        folder.join(INDEX),
+        Vec::new(),
+        &tacit_io::Metadata::from([("tacit.ranks".to_owned(), "{".to_owned())]),
+    )?;
+    found.push(read(&folder, &known, place).map(drop));
+    fs::remove_file(folder.join(INDEX)).expect("removes");
+    fs::write(folder.join(format!("run.{}-00001-of-00001.safetensors", u64::MAX)), "").expect("writes");
+    found.push(Save::begin(&folder, 1).map(drop));
+    let found = found.into_iter().map(|found| said(&found.expect_err("is refused"), &folder));
+    expect![[""]].assert_eq(&found.collect::<Vec<_>>().join("\n"));
     fs::remove_dir_all(&folder).expect("removes");
     Ok(())
 }

@@ -166,3 +166,55 @@ fn one_that_listens_and_is_no_rank_0_is_given_up_for_another_address() {
         drop(second);
     });
 }
+
+#[test]
+fn a_rank_that_cannot_be_of_the_group_learns_why() {
+    let hello = |version, rank| Frame::Hello { version, rank, size: 2, token: JOB, process: 1 };
+    let told = |hello: Frame| {
+        let [first, told] = not_begun(JOB, 2, &hello);
+        assert_eq!(shown(&first), shown(&told));
+        shown(&told)
+    };
+    let found = [hello(join::VERSION + 1, 1), hello(join::VERSION, 0), hello(join::VERSION, 7)].map(told);
+    expect![[""]].assert_eq(&found.join("\n"));
+}
+
+/// What a rank ends with that looks for rank 0 where another program listens, which says `words` and stays, or goes at once.
+fn beside(words: Option<&str>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound");
+    listener.set_nonblocking(true).expect("does not wait");
+    let over = AtomicBool::new(false);
+    let met = thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut open = Vec::new();
+            while !over.load(Ordering::Relaxed) {
+                if let (Ok((mut stream, _)), Some(words)) = (listener.accept(), words) {
+                    stream.write_all(words.as_bytes()).expect("it listens");
+                    open.push(stream);
+                }
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let mut deadline = Deadline::after(Duration::from_secs(1));
+        let met = join::come(&[address], RankInfo { rank: 1, size: 2 }, JOB, &mut deadline);
+        over.store(true, Ordering::Relaxed);
+        met
+    });
+    shown(&refused(&met.expect_err("nobody of the group"), None)).replace(&address.to_string(), "ADDRESS")
+}
+
+#[test]
+fn who_is_met_in_the_place_of_rank_0_is_told() {
+    let found = [Some("{\"Left\":{\"rank\":1}}\n"), None, Some("")].map(beside);
+    expect![[""]].assert_eq(&found.join("\n"));
+}
+
+#[test]
+fn a_place_where_nobody_can_listen_is_told() {
+    let nowhere = Watch::at("nowhere", JOB, RankInfo { rank: 0, size: 2 }, LIMITS).expect_err("is no place");
+    // Rank 0 announces nothing where it could not listen.
+    let nothing = Watch::announced(|_| Ok([0; ANNOUNCEMENT]), RankInfo { rank: 1, size: 2 }, LIMITS);
+    let found = [nowhere, nothing.expect_err("nobody listens")].map(|error| shown(&error));
+    expect![[""]].assert_eq(&found.join("\n"));
+}

@@ -1,0 +1,50 @@
+//! What a process alone refuses, and by which words.
+
+use expect_test::expect;
+use mlx_rs::{Array, Dtype, ops};
+use tacit_arrays::Lora;
+use tacit_core::{Result, Value};
+
+use crate::{FullySharded, Group, Sharded};
+
+fn zeros(shape: &[i32]) -> Array {
+    ops::zeros::<f32>(shape).expect("zeros")
+}
+
+fn said<T>(result: Result<T>) -> String {
+    result.err().expect("is refused").to_string()
+}
+
+#[test]
+fn a_group_of_one_says_what_it_does_not_do() {
+    let group = Group::alone();
+    let found = [
+        said(group.send(&zeros(&[8]), 0)),
+        said(group.recv(&[8], Dtype::Float32, 1)),
+        said(group.all_gather(&zeros(&[]), 0)),
+        said(group.all_gather(&zeros(&[8]), 1)),
+        said(group.gather_parts(&zeros(&[]))),
+        said(group.sum_scatter(&zeros(&[]))),
+        said(group.mean(&Array::from_int(3))),
+        said(group.weighted_mean(&(zeros(&[2]), Array::from_int(3)), &Array::from_int(1))),
+    ];
+    expect![[""]].assert_eq(&found.join("\n"));
+}
+
+#[test]
+fn what_is_not_split_says_why() -> Result<()> {
+    let group = Group::alone();
+    let columns = Value::from(Sharded::split(zeros(&[4, 4]), 1, &group)?);
+    let adapted = Lora::new(columns.clone(), zeros(&[4, 4]), zeros(&[4, 4]), 1.0)?;
+    // Of more elements than an axis counts, and of no memory.
+    let large = ops::broadcast_to(Array::from_f32(1.0), &[1 << 16, 1 << 16])?;
+    let found = [
+        said(FullySharded::new(columns, &group)),
+        said(Sharded::split(adapted, 0, &group)),
+        said(FullySharded::new(large, &group)),
+        said(Sharded::split(zeros(&[4]), 1, &group)),
+        said(Sharded::of(zeros(&[]), 0, &group)),
+    ];
+    expect![[""]].assert_eq(&found.join("\n"));
+    Ok(())
+}
