@@ -155,6 +155,23 @@ fn numbers_that_no_rotation_or_cap_has_are_refused() {
     ]));
 }
 
+#[test]
+fn values_of_another_kind_are_refused() {
+    expect![[""]].assert_eq(&said(&[
+        ("llama", r#"{"hidden_act": 3}"#),
+        ("llama", r#"{"rope_scaling": 3}"#),
+        ("qwen3", r#"{"use_sliding_window": 1}"#),
+        ("qwen3", r#"{"layer_types": [1, 2]}"#),
+        ("qwen3_moe", r#"{"mlp_only_layers": [0.5]}"#),
+        ("llama", r#"{"rope_scaling": {"rope_type": "longrope", "long_factor": [1, -1]}}"#),
+        (
+            "llama",
+            r#"{"rope_scaling": {"rope_type": "yarn", "factor": 2, "original_max_position_embeddings": 64,
+                     "mscale": 1e308, "mscale_all_dim": 1}}"#,
+        ),
+    ]));
+}
+
 /// Whatever number stands at whatever key of whatever architecture, there is a configuration or an error.
 #[test]
 fn no_number_of_a_configuration_is_a_panic() {

@@ -312,11 +312,12 @@ mod tests {
     #[test]
     fn a_sample_says_of_each_token_whether_it_is_learned() {
         for learned in [vec![true], vec![true; 4]] {
-            let expected = format!("sample 1 has 3 tokens, and says of {} whether they are learned", learned.len());
+            let count = learned.len();
             let samples = [sample(5..7, 1), Sample { tokens: vec![1, 2, 3], learned }];
-            for rows in [Rows::packed(&samples, 4, 0), Rows::apart(&samples, 4)] {
-                let error = rows.expect_err("the marks are not those of the tokens");
-                assert!(error.to_string().starts_with(&expected), "{error}");
+            for made in [Rows::packed(&samples, 4, 0), Rows::apart(&samples, 4)] {
+                let error = made.expect_err("the marks are not those of the tokens").to_string();
+                let expected = format!("sample 1 has 3 tokens, and says of {count} whether they are learned");
+                assert_eq!(error, expected + "\nhelp: say it of each token");
             }
         }
     }
@@ -324,12 +325,13 @@ mod tests {
     #[test]
     fn data_of_which_nothing_is_learned_is_refused() {
         for samples in [vec![], vec![sample(1..9, 8)], vec![sample(1..2, 0)], vec![Sample::default()]] {
-            let error = Rows::packed(&samples, 4, 0).expect_err("nothing is learned");
-            assert!(error.to_string().starts_with("no token of the data is learned"), "{error}");
+            let error = Rows::packed(&samples, 4, 0).expect_err("nothing is learned").to_string();
+            let help = "help: give texts of at least two tokens, or completions that are not empty";
+            assert_eq!(error, format!("no token of the data is learned\n{help}"));
         }
-        let error = Rows::apart(&[sample(1..9, 1)], 1).expect_err("no pairs");
-        assert!(error.to_string().starts_with("no token follows another one in rows of 1"), "{error}");
-        let error = Rows::apart(&[sample(1..9, 1)], usize::MAX).expect_err("no memory has them");
-        assert!(error.to_string().starts_with("no array has rows of 18446744073709551615"), "{error}");
+        let said = |length: usize| Rows::apart(&[sample(1..9, 1)], length).expect_err("is refused").to_string();
+        assert_eq!(said(1), "no token follows another one in rows of 1\nhelp: give rows of at least two tokens");
+        let long = format!("no array has rows of {}\nhelp: give shorter rows", usize::MAX);
+        assert_eq!(said(usize::MAX), long);
     }
 }

@@ -33,6 +33,7 @@ mod int8_training;
 #[path = "../../../core/tests/it/log.rs"]
 mod log;
 mod lookup;
+mod messages;
 mod model;
 mod modules;
 mod observe;

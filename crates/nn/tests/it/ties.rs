@@ -274,6 +274,10 @@ fn bad_ties() {
             (m.head.weight.value, m.embedding.weight.value) = (normal(1, &[32, 64]), normal(2, &[32, 64]));
             Ok::<_, Error>(Array::from_f32(0.0))
         })),
+        said_of(
+            Model::new(module())
+                .and_then(|untied| tied(PATHS[0]).check_leaves(&untied.leaf_kinds(&ParameterFilter::All)?)),
+        ),
     ]
     .concat();
     expect![[r#"
@@ -283,6 +287,8 @@ fn bad_ties() {
         help: tie parameters of one shape
         the function assigned embedding.weight and head.weight, which are tied, different arrays
         help: assign one of them
+        embedding.weight and head.weight are one leaf of the model
+        help: take the leaves of the model as it is now, without those that it had before
     "#]]
     .assert_eq(&said);
 }
