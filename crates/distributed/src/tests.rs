@@ -32,6 +32,13 @@ fn a_group_of_one_says_what_it_does_not_do() {
 }
 
 #[test]
+fn a_file_s_group_that_this_process_is_not_of_is_refused() {
+    let read = |text: &str| serde_json::from_str::<Group>(text).expect_err("is another").to_string();
+    let found = [r#"{"rank": 1, "size": 4}"#, r#"{"rank": 1, "size": 2, "ranks": [2, 3]}"#].map(read);
+    expect![[""]].assert_eq(&found.join("\n"));
+}
+
+#[test]
 fn what_is_not_split_says_why() -> Result<()> {
     let group = Group::alone();
     let columns = Value::from(Sharded::split(zeros(&[4, 4]), 1, &group)?);

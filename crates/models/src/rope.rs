@@ -206,7 +206,7 @@ fn yarn(section: &Keys, config: &Keys, dims: i32, theta: f64) -> Result<Variant>
         _ => of_scale(1.0),
     };
     if !(gain as f32).is_finite() {
-        let reason = format!("queries and keys are multiplied by {gain}");
+        let reason = format!("queries and keys are multiplied by {gain:e}, which is beyond f32");
         return Err(section.wrong("mscale_all_dim", reason, "fetch the configuration again"));
     }
     Ok(Variant::Yarn { factor: factor as f32, first: first as f32, last: last as f32, gain: gain as f32 })

@@ -1,5 +1,7 @@
 //! Saves of ranks that this process plays one after the other.
 
+#[path = "../../../core/tests/it/log.rs"]
+mod log;
 mod no_leaf;
 mod of_some_ranks;
 mod refused;
@@ -13,6 +15,7 @@ use tacit_core::store::Arrays;
 use tacit_core::{Aval, Error, Result};
 use tacit_io::Training;
 
+use self::log::Log;
 use super::folder::{Save, is_seen};
 use super::groups::{Groups, Held};
 use super::index::{INDEX, Index, LEAVES, file_of};
@@ -340,6 +343,23 @@ fn two_programs_do_not_save_into_one_folder_at_once() -> Result<()> {
     first.finish();
     save(&folder, 1)?;
     assert_eq!(files(&folder), whole(2, 1));
+    fs::remove_dir_all(&folder).expect("removes");
+    Ok(())
+}
+
+#[test]
+fn a_leaf_that_differed_is_that_of_the_first_rank_where_the_ranks_are_others() -> Result<()> {
+    let folder = folder("differing");
+    let mut all = all_pieces(2, |_, _| Ok(()))?;
+    for piece in all[1].iter_mut().filter(|piece| piece.state == LEAVES && piece.key == "norm") {
+        piece.array = piece.array.negative()?;
+    }
+    save_pieces(&folder, all)?;
+    let (place, log) = (Place { rank: 2, size: 3 }, Log::default());
+    let (known, arrays, _) = held(place)?;
+    let (run, _) = tracing::subscriber::with_default(log.clone(), || read(&folder, &known, place))?;
+    assert_eq!(bits(&run.states[LEAVES]["norm"]), bits(&arrays["norm"]));
+    expect![[""]].assert_eq(&log.lines().join("\n"));
     fs::remove_dir_all(&folder).expect("removes");
     Ok(())
 }

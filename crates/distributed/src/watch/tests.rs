@@ -389,3 +389,10 @@ fn a_plan_is_given_up_as_soon_as_a_rank_has_left() {
     assert!(failed.starts_with("rank 1 has left the group, and others are about to run collectives"), "{failed}");
     assert!(begun.elapsed() < LIMITS.wait, "it waits for the limit");
 }
+
+#[test]
+fn a_rank_that_never_says_what_it_runs_is_given_up() {
+    let ranks = group(2, Limits { wait: SHORT, ..LIMITS });
+    let error = ranks[0].agree(vec!["all_sum f32[8]".to_owned()]).expect_err("the other says nothing");
+    check(&error, expect![[""]]);
+}

@@ -23,6 +23,7 @@ mod observed;
 mod parent;
 mod plan;
 mod processes;
+mod refused;
 mod rows;
 mod saved;
 mod shapeless;
@@ -47,6 +48,7 @@ const SUBJECTS: &[(&str, &[Case])] = &[
     ("observed", observed::CASES),
     ("sharded", sharded::CASES),
     ("shared", shared::CASES),
+    ("refused", refused::CASES),
     ("shapeless", shapeless::CASES),
     ("rows", rows::CASES),
     ("chance", chance::CASES),

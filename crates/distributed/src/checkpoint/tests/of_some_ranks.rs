@@ -75,6 +75,8 @@ fn what_differs_between_groups_is_each_group_s_own() -> Result<()> {
         }
     }
     save_pieces(&folder, all)?;
+    let log = Log::default();
+    let _guard = tracing::subscriber::set_default(log.clone());
     let read = |place, over| -> Result<(Vec<u8>, Array)> {
         let (known, arrays, _) = held_over(place, over)?;
         let (run, _) = read(&folder, &known, place)?;
@@ -88,6 +90,9 @@ fn what_differs_between_groups_is_each_group_s_own() -> Result<()> {
         let (found, own) = read(place, REVERSED)?;
         assert_eq!(found, bits(&own), "rank {rank}");
     }
+    let mut lines = log.lines();
+    lines.dedup();
+    expect![[""]].assert_eq(&lines.join("\n"));
     fs::remove_dir_all(&folder).expect("removes");
     Ok(())
 }
