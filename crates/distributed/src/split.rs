@@ -205,5 +205,7 @@ mod tests {
             the jaccl group cannot be split: [jaccl] Group split not supported.
             help: take the ring or MPI, whose groups can be split"]]
         .assert_eq(&refused(Backend::Jaccl, words()).to_string());
+        let lost = BridgeError::Mlx("[ring] connection to a peer was lost".to_owned());
+        expect![[""]].assert_eq(&refused(Backend::Ring, lost).to_string());
     }
 }

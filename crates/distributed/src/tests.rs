@@ -5,7 +5,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::Lora;
 use tacit_core::{Result, Value};
 
-use crate::{FullySharded, Group, Sharded};
+use crate::{Backend, FullySharded, Group, GroupOptions, Sharded};
 
 fn zeros(shape: &[i32]) -> Array {
     ops::zeros::<f32>(shape).expect("zeros")
@@ -29,6 +29,13 @@ fn a_group_of_one_says_what_it_does_not_do() {
         said(group.weighted_mean(&(zeros(&[2]), Array::from_int(3)), &Array::from_int(1))),
     ];
     expect![[""]].assert_eq(&found.join("\n"));
+}
+
+/// No variable of this process speaks of one.
+#[test]
+fn a_ring_of_which_nothing_is_said_is_not_joined() {
+    let options = GroupOptions { backend: Some(Backend::Ring), ..GroupOptions::default() };
+    expect![[""]].assert_eq(&said(Group::with(&options)));
 }
 
 #[test]

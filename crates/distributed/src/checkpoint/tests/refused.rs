@@ -15,8 +15,9 @@ use super::super::index::{Entry, INDEX, Index, LEAVES};
 use super::super::moments::taken_apart;
 use super::super::pieces::from_run;
 use super::super::saved::read;
+use super::super::taken::Taken;
 use super::{all_pieces, folder, held, said, save, save_pieces, written};
-use crate::layout::{Layout, Leaf, Place};
+use crate::layout::{Layout, Leaf, Place, StoredSplit};
 
 #[test]
 fn what_is_missing_or_another_model_s_is_named() -> Result<()> {
@@ -203,6 +204,23 @@ fn files_that_are_not_what_the_index_says_are_named() -> Result<()> {
     found.push(Save::begin(&folder, 1).map(drop));
     let found = found.into_iter().map(|found| said(&found.expect_err("is refused"), &folder));
     expect![[""]].assert_eq(&found.collect::<Vec<_>>().join("\n"));
+    fs::remove_dir_all(&folder).expect("removes");
+    Ok(())
+}
+
+#[test]
+fn a_stored_array_whose_leaves_were_not_saved_is_not_split_anew() -> Result<()> {
+    let folder = folder("without-leaves");
+    let mut index = save_pieces(&folder, all_pieces(2, |_, _| Ok(()))?)?;
+    let codes = AnyFormat::from(Nf4 { block: 64, double: false }).quantize(&ops::ones::<f32>(&[1, 64])?)?;
+    index.stored.insert("rows.weight".to_owned(), Taken::from_value("rows.weight", &codes)?.0);
+    index.write(&folder)?;
+    let place = Place { rank: 0, size: 1 };
+    let mut known = held(place)?.0;
+    let leaf = known.iter_mut().find(|leaf| leaf.key == "rows.weight").expect("is held");
+    leaf.stored = Some("rows.weight".to_owned());
+    leaf.split = Some(StoredSplit { axis: 0, shape: vec![12, 3] });
+    expect![[""]].assert_eq(&said(&read(&folder, &known, place).expect_err("is refused"), &folder));
     fs::remove_dir_all(&folder).expect("removes");
     Ok(())
 }

@@ -179,8 +179,8 @@ fn a_rank_that_cannot_be_of_the_group_learns_why() {
     expect![[""]].assert_eq(&found.join("\n"));
 }
 
-/// What a rank ends with that looks for rank 0 where another program listens, which says `words` and stays, or goes at once.
-fn beside(words: Option<&str>) -> String {
+/// What a rank ends with that looks for rank 0 so long where another program listens, which says `words` and stays, or goes at once.
+fn beside(words: Option<&str>, limit: Duration) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound");
     listener.set_nonblocking(true).expect("does not wait");
@@ -196,7 +196,7 @@ fn beside(words: Option<&str>) -> String {
                 thread::sleep(Duration::from_millis(5));
             }
         });
-        let mut deadline = Deadline::after(Duration::from_secs(1));
+        let mut deadline = Deadline::after(limit);
         let met = join::come(&[address], RankInfo { rank: 1, size: 2 }, JOB, &mut deadline);
         over.store(true, Ordering::Relaxed);
         met
@@ -206,8 +206,15 @@ fn beside(words: Option<&str>) -> String {
 
 #[test]
 fn who_is_met_in_the_place_of_rank_0_is_told() {
-    let found = [Some("{\"Left\":{\"rank\":1}}\n"), None, Some("")].map(beside);
+    let words = [Some("{\"Left\":{\"rank\":1}}\n"), None, Some("")];
+    let found = words.map(|words| beside(words, Duration::from_secs(1)));
     expect![[""]].assert_eq(&found.join("\n"));
+}
+
+/// So long that another address would have been tried, if there were one.
+#[test]
+fn who_stays_silent_in_the_place_of_rank_0_is_told() {
+    expect![[""]].assert_eq(&beside(Some(""), Duration::from_secs(7)));
 }
 
 #[test]
