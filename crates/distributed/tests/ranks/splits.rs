@@ -139,14 +139,14 @@ fn data_and_tensor_parallel(group: &Group) -> Result<()> {
     // Ranks of one batch share no gradient.
     let error = own.mean_gradients(gradients.clone(), group).expect_err("is split over others").to_string();
     let pair = if group.rank() < 2 { "ranks 0 and 1" } else { "ranks 2 and 3" };
-    let words =
-        format!(" is split over {pair}, and the group has ranks 0, 1, 2 and 3\nhelp: give the group whose ranks each ");
-    assert!(error.contains(&words), "{error}");
+    let help = "give the group whose ranks each have a batch: a parameter is split over that one, or they have the same part of it";
+    let words = format!(" is split over {pair}, and the group has ranks 0, 1, 2 and 3\nhelp: {help}");
+    assert!(error.ends_with(&words), "{error}");
     let again = group.split(group.rank() / 2)?;
     let error = own.mean_gradients(gradients.clone(), &again).expect_err("is another group").to_string();
-    let words =
-        format!(" is split over another group of {pair}: each split makes one\nhelp: split once, and give the group");
-    assert!(error.contains(&words), "{error}");
+    let help = "split once, and give the group that the parameter was split over";
+    let words = format!(" is split over another group of {pair}: each split makes one\nhelp: {help}");
+    assert!(error.ends_with(&words), "{error}");
     let gradients = own.mean_gradients(gradients, &data)?;
     for part in [group, &model] {
         let (_, found) = part.clip_by_norm(&own, gradients.clone(), 0.5)?;
