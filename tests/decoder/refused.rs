@@ -163,6 +163,7 @@ fn values_of_another_kind_are_refused() {
         ("qwen3", r#"{"use_sliding_window": 1}"#),
         ("qwen3", r#"{"layer_types": [1, 2]}"#),
         ("qwen3_moe", r#"{"mlp_only_layers": [0.5]}"#),
+        ("qwen3_moe", r#"{"eos_token_id": [1, "end"]}"#),
         ("llama", r#"{"rope_scaling": {"rope_type": "longrope", "long_factor": [1, -1]}}"#),
         (
             "llama",

@@ -266,10 +266,7 @@ fn activation(keys: &Keys, family: &Family) -> Result<Activation> {
 /// One token or several.
 fn end_tokens(keys: &Keys) -> Result<Option<Vec<u32>>> {
     const KEY: &str = "eos_token_id";
-    let tokens = match keys.integers(KEY) {
-        Ok(tokens) => tokens,
-        Err(_) => keys.integer(KEY)?.map(|token| vec![token]),
-    };
+    let tokens = keys.integers_or_one(KEY)?;
     let token = |token: i32| {
         u32::try_from(token).map_err(|_| keys.wrong(KEY, format!("it has {token}"), "fetch the configuration again"))
     };

@@ -77,6 +77,14 @@ impl<'j> Keys<'j> {
         self.get(key, "a list of whole numbers", |value| items(value)?.iter().map(Json::integer).collect())
     }
 
+    /// One whole number, or several.
+    pub(crate) fn integers_or_one(&self, key: &str) -> Result<Option<Vec<i32>>> {
+        self.get(key, "a whole number, or a list of them", |value| match items(value) {
+            Some(items) => items.iter().map(Json::integer).collect(),
+            None => value.integer().map(|number| vec![number]),
+        })
+    }
+
     pub(crate) fn texts(&self, key: &str) -> Result<Option<Vec<&'j str>>> {
         self.get(key, "a list of strings", |value| items(value)?.iter().map(Json::text).collect())
     }

@@ -67,7 +67,7 @@ fn split(shape: &[i32], axis: i32) -> Value {
 
 /// The numbers 0 and 1 in turn.
 fn places(shape: &[i32]) -> Array {
-    let numbers: Vec<i32> = (0..shape.iter().product()).map(|at| at % 2).collect();
+    let numbers: Vec<i32> = (0..shape.iter().product::<i32>()).map(|at| at % 2).collect();
     Array::from_slice(&numbers, shape)
 }
 
