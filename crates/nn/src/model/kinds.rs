@@ -190,8 +190,9 @@ impl<M: ModuleParameters> Model<M> {
             Some(kinds) => {
                 let named: Vec<String> = kinds.paths().map(|path| self.own_leaf(path)).collect();
                 let named: BTreeSet<&str> = named.iter().map(String::as_str).collect();
-                refuse("leaves that were saved are not given", named.difference(&paths))?;
-                refuse("leaves are given that were not saved with the others", paths.difference(&named))?;
+                refuse("leaves that were saved are not given", ALL_LEAVES, named.difference(&paths))?;
+                let help = "leave them out: what they mean is in the file that they were saved in";
+                refuse("leaves are given that were not saved with the others", help, paths.difference(&named))?;
                 kinds.whole.iter().map(String::as_str).collect()
             }
             None => self.parts_of(&paths),
@@ -262,7 +263,8 @@ impl<M: ModuleParameters> Model<M> {
         for part in whole.into_iter().filter_map(ParameterFilter::named) {
             let leaves = self.lasting_leaves(part);
             let lacking = leaves.iter().map(|(path, _)| path.as_str()).filter(|path| !given.contains(path));
-            refuse(&format!("leaves of the model are not given, of {part:?}"), lacking.collect::<Vec<_>>().iter())?;
+            let what = format!("leaves of the model are not given, of {part:?}");
+            refuse(&what, ALL_LEAVES, lacking.collect::<Vec<_>>().iter())?;
         }
         Ok(())
     }
@@ -292,12 +294,14 @@ fn kinds(path: &str, value: &Value, around: &[&dyn ImplicitArray], all: &mut BTr
     }
 }
 
+const ALL_LEAVES: &str =
+    "give all leaves of the file that they were saved in; `ParameterFilter::Paths` saves and loads some by themselves";
+
 /// An error that names these paths, if there are any.
-fn refuse<'p>(what: &str, paths: impl Iterator<Item = &'p &'p str>) -> Result<()> {
+fn refuse<'p>(what: &str, help: &str, paths: impl Iterator<Item = &'p &'p str>) -> Result<()> {
     let paths: Vec<&&str> = paths.collect();
     if paths.is_empty() {
         return Ok(());
     }
-    let help = "give all leaves of the file that they were saved in; `ParameterFilter::Paths` saves and loads some by themselves";
     Err(Error::invalid(format!("{what}: {}", some_of(paths)), help))
 }
