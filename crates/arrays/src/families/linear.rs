@@ -150,8 +150,11 @@ pub fn within_products(value: &Value) -> &Value {
     value.family::<dyn Linear>().and_then(Linear::rounds).unwrap_or(value)
 }
 
+/// Why a type has no form of its own; where there is no view either, the reason of that is told.
+pub(crate) const SERVED_BY_A_VIEW: &str = "a view serves as well";
+
 fn served_by_a_view() -> Error {
-    Error::decline("a view serves as well")
+    Error::decline(SERVED_BY_A_VIEW)
 }
 
 /// What is computed of a matrix `W` and something else.

@@ -137,4 +137,31 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn what_is_not_computed_from_stored_tokens() {
+        let stored = |seed| {
+            let format: AnyFormat = "nf4:64".parse().expect("a format");
+            format.quantize(&normal(seed, &[2, 2, 9, 64])).expect("quantizes")
+        };
+        let (k, v, dense) = (stored(1), stored(2), Value::from(normal(3, &[2, 2, 9, 64])));
+        let said = |heads: i32, output_logsumexp: bool, has_sinks: bool, rest: &[&Value]| {
+            let op = ScaledDotProductAttention {
+                scale: 0.125,
+                do_causal: false,
+                has_sinks,
+                output_logsumexp,
+                force_fused: false,
+            };
+            stored_attention(&op, &normal(4, &[2, heads, 3, 64]), rest).expect_err("declines").to_string()
+        };
+        let reasons = [
+            said(2, false, false, &[]),
+            said(2, true, false, &[&k, &v]),
+            said(2, false, false, &[&dense, &dense]),
+            said(3, false, false, &[&k, &v]),
+            said(2, false, true, &[&k, &v]),
+        ];
+        expect_test::expect![[""]].assert_eq(&reasons.join("\n"));
+    }
 }

@@ -9,7 +9,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Result, Value, handler};
 use crate::avals::axes::ranges;
 use crate::avals::checks::decline_if;
 use crate::avals::dtypes::check_castable;
-use crate::families::linear::{Factor, Linear};
+use crate::families::linear::{Factor, Linear, SERVED_BY_A_VIEW};
 use crate::families::packed::Packed;
 use crate::families::structural::itself;
 use crate::packed::batched::{Batched, broadcast};
@@ -30,7 +30,7 @@ fn viewed(array: &dyn ImplicitArray) -> Result<Value> {
 }
 
 /// What the type says, if it is [`Linear`], or the view where it declines. If there is no view either, the type's own reason
-/// says more.
+/// says more, unless that is the view.
 fn or_view(
     array: &dyn ImplicitArray,
     method: impl FnOnce(&dyn Linear) -> Result<Value>,
@@ -38,8 +38,8 @@ fn or_view(
 ) -> Result<Value> {
     match array.family::<dyn Linear>().map(method) {
         None => view(),
-        Some(Err(reason @ Error::Declined(_))) => match view() {
-            Err(Error::Declined(_)) => Err(reason),
+        Some(Err(Error::Declined(reason))) => match view() {
+            Err(Error::Declined(_)) if reason != SERVED_BY_A_VIEW => Err(Error::Declined(reason)),
             viewed => viewed,
         },
         Some(result) => result,

@@ -6,8 +6,9 @@ use mlx_rs::{Array, Dtype, ops};
 use serde_json::{Value as Json, json};
 use tacit_arrays::format::{AnyFormat, Granularity, Nf4};
 use tacit_arrays::{
-    AsStored, Cast, Concat, Constant, Int8Array, Lora, Prepared, Rotated, Scaled, ScaledChannels, Sliced, Sparse24,
-    Stacked, Transposed, ste,
+    ActivationGranularity, AsStored, Batched, Cast, Concat, Constant, Int8Array, Int8Inputs, Int8Training, Lora,
+    Observed, Prepared, Rotated, SavedInputs, Scaled, ScaledChannels, Scores, Sliced, Sparse24, Stacked, TrainedCodes,
+    Transposed, ste,
 };
 use tacit_core::{ImplicitArray, Policy, Value, implicit, store};
 
@@ -334,4 +335,31 @@ fn a_prepared_weight_of_a_hostile_format_is_an_error() {
             assert!(loaded(&json, &arrays).is_err(), "{text} is read as {hostile}");
         }
     }
+}
+
+/// The parts of what holds a matrix are named with what it is.
+#[test]
+fn what_holds_a_matrix_says_which_part_of_it_does_not_fit() {
+    let (w, x) = (|| nf4(&normal(1, &[8, 64]), 64), normal(2, &[2, 8, 64]));
+    let keys = Batched::new(nf4(&normal(1, &[2, 5, 64]), 64), &[2], vec![0, 1], true).expect("numbers of matrices");
+    let key = mlx_rs::random::key(1).expect("a key");
+    let codes = TrainedCodes::from_value(&normal(1, &[8, 64]).into(), "int8+stochastic", &key).expect("fits");
+    let of_lora = AsStored::new(lora_on(w()), Nf4::from(64)).expect("an adapter");
+    let straight = ste(normal(1, &[8, 64]), |w| Ok::<_, tacit_core::Error>(nf4(w, 64))).expect("quantizes");
+    let cases: [(Value, &str, &str); 8] = [
+        (of_lora.into(), "/aval", "f32[4,128]"),
+        (Int8Inputs::new(w(), ActivationGranularity::Token).expect("is float").into(), "/aval", "f32[4,128]"),
+        (Int8Training::new(normal(1, &[8, 64])).expect("is float").into(), "/aval", "f32[4,128]"),
+        (SavedInputs::exact(w()).expect("is float").into(), "/aval", "f32[4,128]"),
+        (Observed::new(w()).expect("is float").into(), "/aval", "f32[4,128]"),
+        (straight, "/inner/implicit/aval", "f32[4,128]"),
+        (codes.into(), "/format", "nf4:64+stochastic"),
+        (Scores::new(&x, keys).expect("of one batch").into(), "/aval", "f32[2,8,6]"),
+    ];
+    let said = cases.map(|(value, pointer, other)| {
+        let (mut json, arrays) = saved(&value);
+        *json.pointer_mut(pointer).unwrap_or_else(|| panic!("{value} has no {pointer}")) = json!(other);
+        format!("{}\n", loaded(&json, &arrays).expect_err("does not fit"))
+    });
+    expect_test::expect![[""]].assert_eq(&said.concat());
 }

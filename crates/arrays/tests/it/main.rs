@@ -24,6 +24,7 @@ mod concat;
 mod constant;
 mod constructors;
 mod cuts;
+mod declined;
 mod diagonal;
 mod experts;
 mod failed;

@@ -1,0 +1,64 @@
+//! Why handlers decline calls, in words: where operands may be built an explanation tells it, and where they may not the error.
+
+mod packed;
+mod scores;
+mod structured;
+mod views;
+
+use mlx_rs::Array;
+use tacit_arrays::{Linear, Product};
+use tacit_core::{Policy, Result, Value, explain, implicit};
+
+use crate::messages::said_of;
+use crate::operands::normal;
+
+/// A call, what it is given, and its name.
+type Case = (&'static str, Vec<Value>, fn(&[Array]) -> Result<Array>);
+
+/// The name of each call, and below it everybody who declined it.
+fn declined(cases: &[Case]) -> String {
+    let told = |(name, operands, f): &Case| {
+        let lines: Vec<String> = reasons(operands, *f).iter().map(|reason| format!("    {reason}\n")).collect();
+        format!("{name}\n{}", lines.concat())
+    };
+    cases.iter().map(told).collect()
+}
+
+/// Those that decline it in a trace, and those that do so inside a handler, which only an error tells.
+fn reasons(operands: &[Value], f: fn(&[Array]) -> Result<Array>) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    let mut add = |reason: String| {
+        if !found.contains(&reason) {
+            found.push(reason);
+        }
+    };
+    {
+        let _allow = Policy::Allow.scope();
+        match explain(operands.to_vec(), |arrays: Vec<Array>| f(&arrays)) {
+            Ok(told) => {
+                told.equations.iter().flat_map(|equation| &equation.declined).for_each(|it| add(it.to_string()))
+            }
+            Err(error) => add(error.clause()),
+        }
+    }
+    let _deny = Policy::Deny.scope();
+    if let Err(error) = implicit(operands.to_vec(), |arrays: Vec<Array>| f(&arrays)) {
+        error.to_string().lines().filter(|line| line.starts_with("declined: ")).for_each(|line| add(line.to_owned()));
+    }
+    found
+}
+
+/// What a matrix says that is asked for a product itself, as a handler of the caller's own would ask it.
+fn product(w: impl Into<Value>, product: Product, x: impl Into<Value>) -> String {
+    let w = w.into();
+    said_of(w.family::<dyn Linear>().expect("has products").product(product, &x.into()))
+}
+
+/// Numbers of rows.
+fn rows() -> Array {
+    Array::from_slice(&[1u32, 0], &[2])
+}
+
+fn x(shape: &[i32]) -> Value {
+    normal(5, shape).into()
+}
