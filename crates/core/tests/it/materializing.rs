@@ -126,8 +126,7 @@ fn an_array_that_is_built_as_itself_is_an_error() {
     .assert_eq(&error(circular(false).dense()).to_string());
     let said = error(implicit(circular(false), |x| x.negative())).to_string();
     assert!(said.starts_with("test.Circular is materialized to itself"), "{said}");
-    let said = error(implicit(circular(true), |x| x.negative())).to_string();
-    assert!(said.starts_with("test.Circular is used as itself, and so without end\nhelp: return `None`"), "{said}");
+    expect![[""]].assert_eq(&error(implicit(circular(true), |x| x.negative())).to_string());
     let bottomless = Value::from(Bottomless { array: vector(&[1.0]) });
     assert!(matches!(error(bottomless.aval()), Error::NoAval { ty: "test.Bottomless", .. }));
 }

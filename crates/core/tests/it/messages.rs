@@ -1,6 +1,7 @@
 //! The message of every kind of error, each really provoked. `UPDATE_EXPECT=1` rewrites them.
 
 mod in_a_trace;
+mod told;
 
 use std::sync::Arc;
 

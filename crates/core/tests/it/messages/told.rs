@@ -1,0 +1,63 @@
+//! Messages of what a trace, a transform, a store and a compiled function tell.
+
+use std::sync::Arc;
+
+use expect_test::expect;
+use mlx_rs::Array;
+use tacit::kernel::{GpuBackend, trace_for};
+use tacit::primitives::Negative;
+use tacit::transform::{custom_jvp, grad, vmap};
+use tacit::{DeviceFallback, Error, Registry, Result, Value, compile, handler};
+
+use super::{left, negated, said};
+use crate::types::{Left, error, vector, with_handlers};
+
+#[handler]
+fn reshaped_left(_: &Negative, x: &Left) -> Result<Value> {
+    Ok(x.array.reshape(&[3])?.into())
+}
+
+#[test]
+fn mlx_refuses_an_op_of_a_handler() {
+    let _scopes = with_handlers(Registry::new().with::<reshaped_left>());
+    said(&expect![[""]], &error(negated(left())));
+}
+
+#[test]
+fn the_tangents_of_a_rule_do_not_fit() {
+    let mut f = custom_jvp(|x: Array| Ok::<_, Error>(vec![x]), |x: Array, dx: Array| Ok::<_, Error>(vec![x, dx]));
+    let sum = move |x: Array| f.call(x)?.swap_remove(0).dense()?.sum(None).map_err(Error::from);
+    said(&expect![[""]], &error(grad(sum).call(vector(&[3.0]))));
+}
+
+#[test]
+fn a_mapped_function_makes_an_implicit_array() {
+    said(&expect![[""]], &error(vmap(0, 0, |x: Array| Ok::<_, Error>(Left::of(&x))).call(vector(&[1.0, 2.0]))));
+}
+
+#[test]
+fn an_implicit_array_is_serialized_without_its_arrays() {
+    let value = left();
+    let Value::Implicit(array) = &value else { panic!("it is implicit") };
+    expect![[""]].assert_eq(&serde_json::to_string(array).expect_err("has nowhere to put them").to_string());
+}
+
+#[test]
+fn a_function_is_traced_again_for_what_is_in_force() -> Result<()> {
+    let mut f = compile(|x: Array| x.exp());
+    f.call(vector(&[1.0]))?;
+    {
+        let _cpu = DeviceFallback::Cpu.scope();
+        f.call(vector(&[1.0]))?;
+    }
+    {
+        let _gpu = trace_for(GpuBackend::Cuda);
+        f.call(vector(&[1.0]))?;
+    }
+    {
+        let _registry = Arc::new(Registry::new()).scope();
+        f.call(vector(&[1.0]))?;
+    }
+    expect![[""]].assert_eq(&f.stats().retraces().collect::<Vec<_>>().join("\n"));
+    Ok(())
+}
