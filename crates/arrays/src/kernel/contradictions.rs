@@ -94,28 +94,17 @@ mod tests {
         let table = Scheme::codebook("by_hand", &[-1.0, -0.25, 0.25, 1.0]);
         let Coding::Table { order, values, .. } = table.coding else { panic!("it is a table") };
         let affine = |bits| Scheme { encoding: Encoding::Affine, coding: Coding::Unsigned { bits }, ..table };
-        let said = |scheme: Scheme| scheme.check().expect_err("it contradicts").to_string();
-        for (scheme, bits) in [
-            (Scheme { coding: Coding::Table { bits: 5, order, values }, ..table }, 5),
-            (affine(0), 0),
-            (affine(32), 32),
-        ] {
-            let error = said(scheme);
-            assert!(error.starts_with(&format!("the scheme of by_hand has codes of {bits} bits\nhelp: ")), "{error}");
-        }
-        assert_eq!(
-            said(Scheme { encoding: Encoding::Nf4, ..table }),
-            "in the scheme of by_hand `coding` contradicts the encoding Nf4\n\
-             help: take all fields from a format that is encoded so, or `Scheme::codebook` for a table of your own"
-        );
-        for (scheme, field) in [
-            (Scheme { scaling: Scaling::One, ..table }, "scaling"),
-            (Scheme { nested: Some(Nested::Integers { block: 8 }), ..table }, "nested"),
-            (Scheme { storage: Dtype::Int8, ..table }, "storage"),
-        ] {
-            let error = said(scheme);
-            assert!(error.starts_with(&format!("in the scheme of by_hand `{field}` contradicts")), "{error}");
-        }
+        let said = [
+            Scheme { coding: Coding::Table { bits: 5, order, values }, ..table },
+            affine(0),
+            affine(32),
+            Scheme { encoding: Encoding::Nf4, ..table },
+            Scheme { scaling: Scaling::One, ..table },
+            Scheme { nested: Some(Nested::Integers { block: 8 }), ..table },
+            Scheme { storage: Dtype::Int8, ..table },
+        ]
+        .map(|scheme| scheme.check().expect_err("it contradicts").to_string());
+        expect_test::expect![[""]].assert_eq(&said.join("\n"));
         assert!(table.check().is_ok());
     }
 }

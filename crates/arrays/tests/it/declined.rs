@@ -7,7 +7,8 @@ mod views;
 
 use mlx_rs::Array;
 use tacit_arrays::{Linear, Product};
-use tacit_core::{Policy, Result, Value, explain, implicit};
+use tacit_core::compile::{CompileOptions, Constants, disable_fusion};
+use tacit_core::{Policy, Result, Value, compile_with, explain, implicit};
 
 use crate::messages::said_of;
 use crate::operands::normal;
@@ -46,6 +47,21 @@ fn reasons(operands: &[Value], f: fn(&[Array]) -> Result<Array>) -> Vec<String> 
         error.to_string().lines().filter(|line| line.starts_with("declined: ")).for_each(|line| add(line.to_owned()));
     }
     found
+}
+
+/// Those that decline a call in a function without shapes, in which MLX broadcasts operands against each other; what it makes, if
+/// nothing has to be built.
+fn without_shapes(x: Value, w: Value, f: fn((Array, Array)) -> Result<Array>) -> String {
+    // Each kernel of MLX's would cost a run of the C++ compiler.
+    disable_fusion();
+    let _deny = Policy::Deny.scope();
+    let options = CompileOptions { shapeless: true, constants: Constants::Deny, ..CompileOptions::default() };
+    let told = match compile_with(options, f).call((x, w)) {
+        Ok(made) => made.to_string(),
+        Err(error) => error.to_string(),
+    };
+    // The handlers' lines move with the source.
+    told.lines().filter(|line| !line.starts_with("near: ")).map(|line| format!("{line}\n")).collect::<Vec<_>>().concat()
 }
 
 /// What a matrix says that is asked for a product itself, as a handler of the caller's own would ask it.

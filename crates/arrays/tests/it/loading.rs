@@ -346,13 +346,14 @@ fn what_holds_a_matrix_says_which_part_of_it_does_not_fit() {
     let codes = TrainedCodes::from_value(&normal(1, &[8, 64]).into(), "int8+stochastic", &key).expect("fits");
     let of_lora = AsStored::new(lora_on(w()), Nf4::from(64)).expect("an adapter");
     let straight = ste(normal(1, &[8, 64]), |w| Ok::<_, tacit_core::Error>(nf4(w, 64))).expect("quantizes");
-    let cases: [(Value, &str, &str); 8] = [
+    let cases: [(Value, &str, &str); 9] = [
         (of_lora.into(), "/aval", "f32[4,128]"),
         (Int8Inputs::new(w(), ActivationGranularity::Token).expect("is float").into(), "/aval", "f32[4,128]"),
         (Int8Training::new(normal(1, &[8, 64])).expect("is float").into(), "/aval", "f32[4,128]"),
         (SavedInputs::exact(w()).expect("is float").into(), "/aval", "f32[4,128]"),
         (Observed::new(w()).expect("is float").into(), "/aval", "f32[4,128]"),
         (straight, "/inner/implicit/aval", "f32[4,128]"),
+        (Prepared::new(&normal(1, &[8, 64]), Nf4::from(64)).expect("fits").into(), "/aval", "f32[4,128]"),
         (codes.into(), "/format", "nf4:64+stochastic"),
         (Scores::new(&x, keys).expect("of one batch").into(), "/aval", "f32[2,8,6]"),
     ];

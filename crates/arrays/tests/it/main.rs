@@ -54,6 +54,7 @@ mod prepared;
 mod prepared_scales;
 mod products;
 mod quotients;
+mod refused;
 mod repeated;
 mod rotated;
 mod saved;

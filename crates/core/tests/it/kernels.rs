@@ -5,14 +5,14 @@ use std::sync::Arc;
 use expect_test::expect;
 use mlx_rs::{Array, ops};
 use tacit::compile::CompileOptions;
-use tacit::kernel::{self, Applied, Input, Kernel, NamedKernel, Output};
+use tacit::kernel::{self, Applied, GpuBackend, Input, Kernel, NamedKernel, Output, trace_for};
 use tacit::{
-    Aval, Error, ImplicitArray, Materialize, Policy, Primitive, Registry, Result, Value, compile_with, handler,
-    implicit,
+    Aval, DeviceFallback, Error, ImplicitArray, Materialize, Policy, Primitive, Registry, Result, Value, compile_with,
+    explain, handler, implicit,
 };
 
 use crate::traced::{denied, ones};
-use crate::types::message;
+use crate::types::{message, without_lines};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -183,4 +183,16 @@ fn kernels_of_two_types_are_not_merged() -> Result<()> {
     assert_eq!(capped.dense()?.as_slice::<f32>(), [1.0, 2.0]);
     assert_eq!(other.dense()?.as_slice::<f32>(), [1.0, 3.0]);
     Ok(())
+}
+
+/// Dense, as plain ops that a GPU has, or on the CPU.
+#[test]
+fn an_explanation_tells_of_kernels_without_a_source() {
+    let _registry = registry().scope();
+    let _allow = Policy::Allow.scope();
+    let _gpu = trace_for(GpuBackend::Cuda);
+    let told = || explain(Same::of(3.0, &[2, 4]), |x| cap(2.0, &x)).expect("runs").to_string();
+    let plain = told();
+    let _cpu = DeviceFallback::Cpu.scope();
+    expect![[""]].assert_eq(&without_lines(&format!("{plain}\n{}", told())));
 }

@@ -74,6 +74,10 @@ fn joins() {
     expect![[""]].assert_eq(&declined(&[
         ("with a dense array", vec![matrix(), x(&[8, 64])], |a| Ok(ops::concatenate(&[&a[0], &a[1]], 0)?)),
         ("with a transpose", vec![matrix(), other], |a| Ok(ops::concatenate(&[&a[0], &a[1].t()], 0)?)),
+        ("of other blocks", vec![matrix(), in_one_block(&[8, 64])], |a| Ok(ops::concatenate(&[&a[0], &a[1]], 0)?)),
+        ("inside a block", vec![in_one_block(&[8, 40]), in_one_block(&[8, 40])], |a| {
+            Ok(ops::concatenate(&[&a[0], &a[1]], 1)?)
+        }),
         ("of relative scales", vec![relative(), relative()], |a| Ok(ops::concatenate(&[&a[0], &a[1]], 0)?)),
         ("of nested scales", vec![nested(&[8, 64]), nested(&[8, 64])], |a| Ok(ops::concatenate(&[&a[0], &a[1]], 0)?)),
     ]));
@@ -85,6 +89,7 @@ fn shapes_and_slices() {
         ("transpose, reshaped", vec![matrix()], |a| Ok(a[0].t().reshape(&[-1])?)),
         ("groups that are cut", vec![affine(&normal(1, &[4, 64]), 64, 4)], |a| Ok(a[0].reshape(&[16, 16])?)),
         ("half a block", vec![matrix()], |a| Ok(a[0].try_index((.., ..32))?)),
+        ("one column", vec![matrix()], |a| Ok(a[0].try_index((.., ..1))?)),
         ("every other row", vec![matrix()], |a| Ok(a[0].try_index((..).stride_by(2))?)),
         ("packed scales", vec![of_packed_scales()], |a| Ok(a[0].try_index(..32)?)),
         ("matrices in another order", vec![in_one_block(&[2, 3, 5])], |a| Ok(a[0].transpose_axes(&[1, 0, 2])?)),
@@ -145,6 +150,11 @@ fn writes() {
         ("other blocks", vec![buffer(), nf4(&normal(2, &[4, 64]), 32)], |a| {
             let mut w = a[0].clone();
             w.try_index_mut((5..9, ..), &a[1])?;
+            Ok(w)
+        }),
+        ("rows of relative scales", vec![buffer(), relative()], |a| {
+            let mut w = a[0].clone();
+            w.try_index_mut((5..9, ..), a[1].try_index(..4)?)?;
             Ok(w)
         }),
         ("relative scales", vec![relative(), x(&[4, 64])], |a| {

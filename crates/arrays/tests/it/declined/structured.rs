@@ -73,6 +73,8 @@ fn groups_of_four() {
 fn products_that_are_asked_for() {
     let stored = AsStored::new(lora_on(nf4(&normal(1, &[8, 64]), 64)), Nf4::from(64)).expect("an adapter");
     let set = lora_set_on(&nf4(&normal(1, &[8, 64]), 64), Array::from_slice(&[1u32, 0], &[2]));
+    let half = |seed, shape: &[i32]| normal_of(Dtype::Bfloat16, seed, shape);
+    let thin = LowRank::new(half(1, &[8, 2]), half(2, &[2, 9])).expect("a product");
     let adapter = lora();
     let adapter = adapter.family::<dyn Linear>().expect("has products");
     let said = [
@@ -82,6 +84,7 @@ fn products_that_are_asked_for() {
         product(set, Product::Rows, rows()),
         said_of(stored.transposed(&[0, 1])),
         said_of(adapter.cast(Dtype::Float16)),
+        said_of(thin.cast(F32)),
         said_of(adapter.gather_mm(
             &GatherMM { left_sorted: false, right_sorted: false },
             &x(&[1, 8]),

@@ -5,14 +5,15 @@ use mlx_rs::ops::indexing::{self, IntoStrideBy, TryIndexMutOp, TryIndexOp, TryIn
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::Nf4;
 use tacit_arrays::{
-    Concat, Linear, Nf4Array, Product, Repeated, Rotated, Scaled, ScaledChannels, Sliced, Sparse24, Stacked, Transposed,
+    Concat, Int8Training, Linear, Nf4Array, Product, Repeated, Rotated, Scaled, ScaledChannels, Sliced, Sparse24,
+    Stacked, Transposed,
 };
 use tacit_core::Value;
 
-use super::{declined, product, rows, x};
+use super::{declined, product, rows, without_shapes, x};
 use crate::messages::said_of;
 use crate::operands::{affine, nf4, normal, normal_of};
-use crate::structured::{constant, low_rank};
+use crate::structured::{constant, low_rank, masked};
 
 const HALF: Dtype = Dtype::Float16;
 
@@ -124,6 +125,7 @@ fn scales_and_slices() {
         product(channels(nf4(&normal(1, &[8, 5, 64]), 64), 0), Product::Right, x(&[8, 3, 5])),
         product(sliced(&[2, 0], &[8, 9]), Product::Right, x(&[3, 6])),
         product(sliced(&[0, 0], &[8, 3]), Product::Right, x(&[3, 8])),
+        product(sliced(&[2, 0], &[8, 9]), Product::Rows, ops::zeros::<u32>(&[0]).expect("zeros")),
         said_of(ScaledChannels::new(ops::zeros::<i32>(&[2, 3]).expect("zeros"), &normal(3, &[3]), -1)),
     ];
     expect![[""]].assert_eq(&said.concat());
@@ -149,6 +151,19 @@ fn stacks_and_transposes() {
         product(turned, Product::Right, x(&[8, 3, 2])),
         product(unmultiplied.clone(), Product::Rows, rows()),
         product(unmultiplied, Product::Right, nf4(&normal(2, &[2, 4, 8]), 32)),
+    ];
+    expect![[""]].assert_eq(&said.concat());
+}
+
+#[test]
+fn what_is_broadcast_in_a_function_without_shapes() {
+    let vector = nf4(&normal(1, &[64]), 64);
+    let integers = Value::from(Int8Training::new(normal(1, &[8, 64])).expect("a float matrix"));
+    let said = [
+        without_shapes(x(&[2, 48, 96]), joined(), |(x, w)| Ok(x.add(&w)?)),
+        without_shapes(x(&[2, 8, 64]), integers, |(x, w)| Ok(x.add(&w)?)),
+        without_shapes(x(&[3, 64]), vector, |(x, w)| Ok(x.add(&w)?)),
+        without_shapes(x(&[2, 3, 4]), masked(), |(x, w)| Ok(x.matmul(&w)?)),
     ];
     expect![[""]].assert_eq(&said.concat());
 }

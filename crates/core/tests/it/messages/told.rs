@@ -1,5 +1,6 @@
 //! Messages of what a trace, a transform, a store and a compiled function tell.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use expect_test::expect;
@@ -58,6 +59,16 @@ fn a_function_is_traced_again_for_what_is_in_force() -> Result<()> {
         let _registry = Arc::new(Registry::new()).scope();
         f.call(vector(&[1.0]))?;
     }
+    expect![[""]].assert_eq(&f.stats().retraces().collect::<Vec<_>>().join("\n"));
+    Ok(())
+}
+
+#[test]
+fn a_function_is_traced_again_for_other_keys() -> Result<()> {
+    let first = |arrays: BTreeMap<String, Array>| arrays.into_values().next();
+    let mut f = compile(move |arrays| first(arrays).map_or_else(|| Array::from_f32(0.0).exp(), |array| array.exp()));
+    f.call(BTreeMap::<String, Array>::new())?;
+    f.call(BTreeMap::from([("a".to_owned(), vector(&[1.0]))]))?;
     expect![[""]].assert_eq(&f.stats().retraces().collect::<Vec<_>>().join("\n"));
     Ok(())
 }
