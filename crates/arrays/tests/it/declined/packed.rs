@@ -4,10 +4,10 @@ use expect_test::expect;
 use mlx_rs::ops::indexing::{IntoStrideBy, TryIndexMutOp, TryIndexOp};
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::{Bf16, Nf4, Parts};
-use tacit_arrays::{Batched, Bf16Array, Constant, Linear, Nf4Array, Nvfp4Array, Product, Scaled, cut};
+use tacit_arrays::{Batched, Bf16Array, Constant, Linear, Nf4Array, Nvfp4Array, Packed, Product, Scaled, Stored, cut};
 use tacit_core::extra_ops::dynamic_slice;
 use tacit_core::primitives::{AddMM, GatherMM};
-use tacit_core::{Aval, Value};
+use tacit_core::{Aval, ImplicitArray, Materialize, Result, Value};
 
 use super::{declined, product, rows, x};
 use crate::messages::said_of;
@@ -182,4 +182,51 @@ fn products_that_are_asked_for() {
         said_of(cut(&of_packed_scales(), 1, 0..32)),
     ];
     expect![[""]].assert_eq(&said.concat());
+}
+
+/// A type of another crate that lends the codes of an array, and neither quantizes nor rounds.
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "declined.Lending", family(Packed, Linear))]
+struct Lending {
+    inner: Value,
+    #[implicit(aux)]
+    aval: Aval,
+}
+
+impl Lending {
+    fn of(inner: Value) -> Self {
+        Self { aval: inner.aval().expect("an aval"), inner }
+    }
+
+    fn codes(&self) -> &dyn Packed {
+        self.inner.family().expect("is packed")
+    }
+}
+
+impl Materialize for Lending {
+    fn materialize(&self) -> Result<Value> {
+        self.inner.opened()
+    }
+}
+
+impl Packed for Lending {
+    fn stored(&self) -> Stored {
+        self.codes().stored()
+    }
+
+    fn restored(&self, stored: Stored) -> Box<dyn ImplicitArray> {
+        Box::new(Self::of(self.codes().restored(stored).into()))
+    }
+}
+
+#[test]
+fn what_a_type_of_another_crate_leaves_out() {
+    let w = Lending::of(matrix());
+    let said = [said_of(w.encoded(&normal(2, &[4, 64]))), said_of(w.rounding_activations())];
+    expect![[""]].assert_eq(&said.concat());
+    expect![[""]].assert_eq(&declined(&[("floats that are written", vec![w.into(), x(&[4, 64])], |a| {
+        let mut w = a[0].clone();
+        w.try_index_mut((2..6, ..), &a[1])?;
+        Ok(w)
+    })]));
 }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use expect_test::expect;
 use mlx_rs::Array;
+use tacit::extra_ops::{checked_indices, checked_numbers};
 use tacit::kernel::{GpuBackend, trace_for};
 use tacit::primitives::Negative;
 use tacit::transform::{custom_jvp, grad, vmap};
 use tacit::{DeviceFallback, Error, Registry, Result, Value, compile, handler};
 
 use super::{left, negated, said};
-use crate::types::{Left, error, vector, with_handlers};
+use crate::types::{Left, error, said_of, vector, with_handlers};
 
 #[handler]
 fn reshaped_left(_: &Negative, x: &Left) -> Result<Value> {
@@ -65,10 +66,26 @@ fn a_function_is_traced_again_for_what_is_in_force() -> Result<()> {
 
 #[test]
 fn a_function_is_traced_again_for_other_keys() -> Result<()> {
-    let first = |arrays: BTreeMap<String, Array>| arrays.into_values().next();
-    let mut f = compile(move |arrays| first(arrays).map_or_else(|| Array::from_f32(0.0).exp(), |array| array.exp()));
+    let mut f = compile(|arrays: BTreeMap<String, Array>| {
+        arrays.into_values().next().unwrap_or_else(|| Array::from_f32(0.0)).exp()
+    });
     f.call(BTreeMap::<String, Array>::new())?;
     f.call(BTreeMap::from([("a".to_owned(), vector(&[1.0]))]))?;
     expect![[""]].assert_eq(&f.stats().retraces().collect::<Vec<_>>().join("\n"));
     Ok(())
+}
+
+#[test]
+fn indices_and_numbers_outside() {
+    let evaluated = |checked: Result<Array>| checked.and_then(|checked| Ok(checked.eval()?));
+    let numbers = |at: &Array| checked_numbers(at, 4, "token", "take the tokenizer of the model");
+    let messages = [
+        said_of(checked_indices(&vector(&[1.0]), 4)),
+        said_of(numbers(&vector(&[1.0]))),
+        said_of(evaluated(checked_indices(&Array::from_slice(&[0i32], &[1]), 0))),
+        said_of(evaluated(checked_indices(&Array::from_slice(&[4u32], &[1]), 4))),
+        said_of(evaluated(checked_indices(&Array::from_slice(&[1i32, -5], &[2]), 4))),
+        said_of(evaluated(numbers(&Array::from_slice(&[1i32, -1], &[2])))),
+    ];
+    expect![[""]].assert_eq(&messages.concat());
 }
