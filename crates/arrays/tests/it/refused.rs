@@ -2,9 +2,11 @@
 
 use expect_test::expect;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::format::{AnyFormat, Parts};
+use tacit_arrays::format::{AnyFormat, Format, Nf4, Parts, Scaling, Scheme};
+use tacit_arrays::kernel::{Layout, matmul};
 use tacit_arrays::{Calibrate, Gptq, Nf4Array, Observation};
-use tacit_core::Aval;
+use tacit_core::{Aval, Value};
+use tacit_kernels::Orientation;
 
 use crate::messages::said_of;
 use crate::operands::normal;
@@ -53,6 +55,26 @@ fn formats_that_gptq_does_not_code() {
         of("nf4:64:double", &normal(1, &[24, 96])),
         of("codebook:64:-1,1", &normal(1, &[24, 96])),
         of("rotated:nf4:64", &normal(1, &[24, 64])),
+    ];
+    expect![[""]].assert_eq(&said.concat());
+}
+
+#[test]
+fn children_that_a_kernel_does_not_have() {
+    let w = Nf4Array::quantize(&normal(1, &[8, 64]), 64).expect("quantizes");
+    let (codes, scales) = (w.codes(), w.scales().and_then(Value::as_dense).expect("scales"));
+    let layout = |scaling| Layout { scheme: Scheme { scaling, ..Nf4::from(64).scheme() }, n: 8, k: 64, block: 64 };
+    let multiplied = |scaling, children: &[&Array]| {
+        let children: Vec<Array> = children.iter().map(|&child| child.clone()).collect();
+        let made = matmul(&normal(2, &[3, 64]), layout(scaling), &children, Orientation::Transposed);
+        said_of(made.and_then(|made| Ok(made.eval()?)))
+    };
+    let said = [
+        multiplied(Scaling::Float, &[]),
+        multiplied(Scaling::Float, &[codes]),
+        multiplied(Scaling::One, &[codes, scales]),
+        multiplied(Scaling::Nested { block: 256 }, &[codes, scales]),
+        multiplied(Scaling::Integers { block: 8 }, &[codes, scales]),
     ];
     expect![[""]].assert_eq(&said.concat());
 }
