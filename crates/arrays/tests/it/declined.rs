@@ -37,14 +37,18 @@ fn reasons(operands: &[Value], f: fn(&[Array]) -> Result<Array>) -> Vec<String> 
         let _allow = Policy::Allow.scope();
         match explain(operands.to_vec(), |arrays: Vec<Array>| f(&arrays)) {
             Ok(told) => {
-                told.equations.iter().flat_map(|equation| &equation.declined).for_each(|it| add(it.to_string()))
+                for decline in told.equations.iter().flat_map(|equation| &equation.declined) {
+                    add(decline.to_string());
+                }
             }
             Err(error) => add(error.clause()),
         }
     }
     let _deny = Policy::Deny.scope();
     if let Err(error) = implicit(operands.to_vec(), |arrays: Vec<Array>| f(&arrays)) {
-        error.to_string().lines().filter(|line| line.starts_with("declined: ")).for_each(|line| add(line.to_owned()));
+        for line in error.to_string().lines().filter(|line| line.starts_with("declined: ")) {
+            add(line.to_owned());
+        }
     }
     found
 }

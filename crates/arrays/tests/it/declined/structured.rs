@@ -132,7 +132,7 @@ fn derivatives_that_a_master_does_not_have() {
     expect![[""]].assert_eq(&declined(&[
         ("scores", vec![x(&[2, 3, 64]), keys], |a| Ok(a[0].matmul(a[1].swap_axes(-1, -2)?)?)),
         ("beside an implicit array", vec![hidden, w()], |a| Ok(a[0].matmul(a[1].t())?)),
-        ("- of a diagonal", vec![Diagonal::new(normal(1, &[8])).expect("a vector").into(), w()], |a| {
+        ("a product with a diagonal", vec![Diagonal::new(normal(1, &[8])).expect("a vector").into(), w()], |a| {
             Ok(a[0].matmul(&a[1])?)
         }),
     ]));
