@@ -155,8 +155,10 @@ impl Passes {
     fn warn_of_unknown(&self) {
         let known: Vec<&str> = Pass::all().iter().map(|pass| pass.name).collect();
         for unknown in self.names().iter().filter(|name| !known.contains(&name.as_str())) {
-            let names = known.join(", ");
-            warn(&format!("{PASSES_VARIABLE} names the pass {unknown}, and there are off, {names}"));
+            let all = known.join(", ");
+            warn(&format!(
+                "{PASSES_VARIABLE} names the pass {unknown}, which is not one of {all}; off is none of them"
+            ));
         }
     }
 

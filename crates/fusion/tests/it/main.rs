@@ -13,3 +13,4 @@ mod residents;
 mod same;
 mod stages;
 mod told;
+mod unknown;
