@@ -99,7 +99,7 @@ impl Held {
     /// The first array as it is decoded, after the others are computed; then what it is decoded from.
     fn hold(&self, args: &[Array]) -> Result<Vec<Array>> {
         let Some((activation, cotangents)) = args.split_first() else {
-            return Err(Error::invalid("there is no activation to save", "report it"));
+            return Err(Error::invalid("there is no activation to save", "report this"));
         };
         let value = (self.0)(&without_second(activation)?)?;
         let (expected, found) = (Aval::from(activation), value.aval()?);

@@ -79,11 +79,19 @@ impl<'f> Coder<'f> {
     }
 }
 
+/// A format of another crate that makes arrays of one type of a weight, and of another one of a part of it.
+fn of_another_type(format: &AnyFormat) -> Error {
+    Error::invalid(
+        format!("the format {format} makes another type of a part of a weight than of the whole"),
+        "take a format that makes one type of all floats, or another method",
+    )
+}
+
 impl Scaled<'_> {
     /// The scales of `part: f32[n, group]`, as the format chooses them for numbers of type `dtype`.
     pub(super) fn scales(&self, format: &AnyFormat, part: &Array, dtype: Dtype) -> Result<FloatScales> {
         let codes = format.quantize(&part.as_dtype(dtype)?)?;
-        let scales = self.trained.scales_of(&codes).ok_or_else(|| Error::decline("the format changed its type"))?;
+        let scales = self.trained.scales_of(&codes).ok_or_else(|| of_another_type(format))?;
         scales.mapped(|scales| Ok(scales.reshape(&[-1, 1])?))
     }
 
@@ -136,7 +144,7 @@ impl Scaled<'_> {
     /// `numbers: f32[n, k]`, coded by the scales of a matrix and read again.
     pub(super) fn read(&self, format: &AnyFormat, numbers: &Array, scales: &FloatScales) -> Result<Array> {
         let like = format.quantize(&ops::zeros_like(numbers)?)?;
-        let like = self.trained.scales_of(&like).ok_or_else(|| Error::decline("the format changed its type"))?;
+        let like = self.trained.scales_of(&like).ok_or_else(|| of_another_type(format))?;
         let scales = scales.mapped(|scales| Ok(scales.reshape(like.scales.shape())?))?;
         dense(&self.trained.quantize_by(numbers, &scales)?.0)
     }
