@@ -85,6 +85,7 @@ fn products_that_are_asked_for() {
         said_of(stored.transposed(&[0, 1])),
         said_of(adapter.cast(Dtype::Float16)),
         said_of(thin.cast(F32)),
+        said_of(Constant::ones(&[4, 6], F32).expect("ones").transposed(&[1, 0])),
         said_of(adapter.gather_mm(
             &GatherMM { left_sorted: false, right_sorted: false },
             &x(&[1, 8]),
