@@ -2,7 +2,7 @@
 
 use crate::{
     KernelError, Orientation,
-    matrix::{check_length, product},
+    matrix::{check_length, check_size, product},
 };
 
 /// A matrix of floats, row by row: `&[f32]` or, where it is written, `&mut [f32]`.
@@ -26,7 +26,12 @@ impl<T> Dense<T> {
             return Ok(());
         }
         if rows > 1 {
-            check_length(name, stride.min(columns), columns, "rows do not overlap: a stride is at least one of them")?;
+            check_size(
+                "stride",
+                stride.min(columns),
+                columns,
+                "rows do not overlap: a stride is at least one of them",
+            )?;
         }
         let len = product(rows - 1, stride)?.saturating_add(columns);
         check_length(name, held, len, "from its first element to its last")

@@ -7,7 +7,7 @@ use crate::{
     factors::scale,
     gemm::{PackB, Product},
     machine::{Cycles, FROM_MEMORY, Machine, threads_for},
-    matrix::{check_length, product},
+    matrix::{check_size, product},
     microkernel::PanelB,
     output::Output,
     simd::panel_width_of,
@@ -68,9 +68,9 @@ pub(crate) fn check<T>(a: &Operand<T>, b: &Operand<T>, out: &Dense<&mut [T]>) ->
     b.check("b")?;
     out.check("out", out.values.len())?;
     product(out.rows, out.columns)?;
-    check_length("b", b.rows(), a.columns(), "a row for each column of `a`")?;
-    check_length("out", out.rows, a.rows(), "one row for each of `a`")?;
-    check_length("out", out.columns, b.columns(), "one column for each of `b`")
+    check_size("b.rows()", b.rows(), a.columns(), "a row for each column of `a`")?;
+    check_size("out.rows", out.rows, a.rows(), "one row for each of `a`")?;
+    check_size("out.columns", out.columns, b.columns(), "one column for each of `b`")
 }
 
 impl PackB for Operand<'_> {

@@ -79,6 +79,18 @@ pub enum KernelError {
         /// Where the needed length comes from.
         help: &'static str,
     },
+    /// A size, a stride or a place does not fit the other arguments.
+    #[error("`{name}` is {actual} where {expected} is needed\nhelp: {help}")]
+    Size {
+        /// The parameter.
+        name: &'static str,
+        /// What was needed, or the nearest number that would do.
+        expected: usize,
+        /// What was given.
+        actual: usize,
+        /// Where it comes from.
+        help: &'static str,
+    },
     /// A NaN or an infinity was to be quantized; no code stands for either.
     #[error("element {index} is {value}, which no code can hold\nhelp: replace NaN and infinities before quantizing")]
     NonFinite {

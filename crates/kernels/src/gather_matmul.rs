@@ -6,7 +6,7 @@ use crate::{
     Floats, FloatsMut, Isa, KernelError, Matrix, Orientation, Stack,
     engine::{self, FEW},
     machine::threads_for,
-    matrix::{check_length, product},
+    matrix::{check_length, check_size, product},
     output::Output,
     stored::{self, StoredProduct},
     threads,
@@ -66,7 +66,7 @@ fn multiply(
     let &Stack { matrix, count } = stack;
     matrix.check()?;
     let (n, k) = (matrix.n.checked_div(count).unwrap_or(0), matrix.k);
-    check_length("matrix", matrix.n, n * count, "rows of a stack of matrices, all of which have as many")?;
+    check_size("matrix.n", matrix.n, n * count, "rows of a stack of matrices, all of which have as many")?;
     let (depth, columns) = orientation.sides(n, k);
     check_length("stack", indices.stack.len(), indices.x.len(), "one matrix for each group of rows")?;
     let group = product(indices.rows, depth)?;

@@ -430,3 +430,12 @@ pub(crate) fn check_length(
 ) -> Result<(), KernelError> {
     if actual == expected { Ok(()) } else { Err(KernelError::Length { name, expected, actual, help }) }
 }
+
+pub(crate) fn check_size(
+    name: &'static str,
+    actual: usize,
+    expected: usize,
+    help: &'static str,
+) -> Result<(), KernelError> {
+    if actual == expected { Ok(()) } else { Err(KernelError::Size { name, expected, actual, help }) }
+}

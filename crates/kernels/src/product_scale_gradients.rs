@@ -5,7 +5,7 @@ use crate::{
     decode::decoder,
     dense_matmul::dense_matmul,
     gather_matmul::{check_range, gathered},
-    matrix::{check_length, product},
+    matrix::{check_length, check_size, product},
     threads,
     unit::Decode,
 };
@@ -56,7 +56,7 @@ pub fn product_scale_gradients(
     let &Stack { matrix, count } = stack;
     let elements = matrix.check()?;
     let (n, k) = (matrix.n.checked_div(count).unwrap_or(0), matrix.k);
-    check_length("matrix", matrix.n, n * count, "rows of a stack of matrices, all of which have as many")?;
+    check_size("matrix.n", matrix.n, n * count, "rows of a stack of matrices, all of which have as many")?;
     gradient.check([n, k], count)?;
     let blocks = elements.div_ceil(matrix.block);
     for (name, length) in [("of_scales", of_scales.len()), ("of_biases", of_biases.len())] {

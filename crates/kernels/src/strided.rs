@@ -1,6 +1,11 @@
 //! Copies between arrays that lie in different orders.
 
-use crate::{KernelError, machine::threads_for, matrix::check_length, threads};
+use crate::{
+    KernelError,
+    machine::threads_for,
+    matrix::{check_length, check_size},
+    threads,
+};
 
 /// One axis of what is copied: its extent, and the steps from element to element in both arrays, in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +87,7 @@ impl StridedCopy {
             2 => self.run_of::<2>(from, to),
             4 => self.run_of::<4>(from, to),
             _ => {
-                check_length("item", item, 8, "an element of 1, 2, 4 or 8 bytes")?;
+                check_size("item", item, 8, "an element of 1, 2, 4 or 8 bytes")?;
                 self.run_of::<8>(from, to)
             }
         }
@@ -124,12 +129,7 @@ impl StridedCopy {
         let (mut least, mut most, mut last) = (self.from as i128, self.from as i128, self.to as i128);
         for axis in &self.axes {
             // Elements that are written one over the other.
-            check_length(
-                "to",
-                if axis.to == 0 { 1 } else { axis.extent },
-                axis.extent,
-                "a step to each element that is written",
-            )?;
+            check_size("axis.to", axis.to.min(1), 1, "a step to each element that is written")?;
             let reach = (axis.extent as i128 - 1).saturating_mul(axis.from as i128);
             least = least.saturating_add(reach.min(0));
             most = most.saturating_add(reach.max(0));
@@ -137,9 +137,16 @@ impl StridedCopy {
         }
         let help = "as many elements as the copy reaches";
         let length = |places: i128| usize::try_from(places).unwrap_or(usize::MAX);
-        check_length("from", length(least.min(0).saturating_neg()), 0, help)?;
-        check_length("from", from.max(length(most + 1)), from, help)?;
-        check_length("to", to.max(length(last + 1)), to, help)
+        let before = length(least.min(0).saturating_neg());
+        check_size(
+            "from",
+            self.from,
+            self.from.saturating_add(before),
+            "a place from which no step back leaves the array",
+        )?;
+        let (read, written) = (length(most + 1), length(last + 1));
+        check_length("from", from.min(read), read, help)?;
+        check_length("to", to.min(written), written, help)
     }
 }
 

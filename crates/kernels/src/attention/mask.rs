@@ -6,7 +6,7 @@ use half::f16;
 
 use crate::{
     Floats, KernelError,
-    matrix::check_length,
+    matrix::{check_length, check_size},
     simd::{Kernel, Simd},
 };
 
@@ -46,7 +46,7 @@ impl Mask<'_> {
     pub(super) fn check(&self, entries: usize, queries: usize, tokens: usize) -> Result<(), KernelError> {
         check_length("mask.entries", self.entries.len(), entries, "one place for each entry")?;
         let (Some(last), false) = (self.entries.iter().max(), queries == 0 || tokens == 0) else { return Ok(()) };
-        check_length("mask.column", self.column, self.column.min(1), "0 or 1, as tokens lie side by side")?;
+        check_size("mask.column", self.column, self.column.min(1), "0 or 1, as tokens lie side by side")?;
         let reach =
             (queries - 1).checked_mul(self.row).and_then(|rows| rows.checked_add((tokens - 1) * self.column + 1));
         let needed = reach.and_then(|reach| reach.checked_add(*last)).unwrap_or(usize::MAX);

@@ -225,10 +225,13 @@ fn what_does_not_fit_is_refused() {
     assert_eq!(error.to_string(), "matrix 3 (entry 1) is outside a stack of 3\nhelp: matrices count from 0 to 3 - 1");
     let indices = Indices { rows: 1, x: &[0, u32::MAX], stack: &[2, 0] };
     assert_eq!(run(&x, indices, &stack), KernelError::MatrixRange { index: 1, matrix: u32::MAX, count: 2 });
-    let length = |error| if let KernelError::Length { name, .. } = error { name } else { "" };
+    let length = |error| match error {
+        KernelError::Length { name, .. } | KernelError::Size { name, .. } => name,
+        other => panic!("{other:?}"),
+    };
     let right = Indices { rows: 1, x: &[0, 1], stack: &[2, 1] };
     assert_eq!(length(run(&x[1..], right, &stack)), "x");
     assert_eq!(length(run(&x, Indices { stack: &[0], ..right }, &stack)), "stack");
     assert_eq!(length(run(&x, Indices { x: &[0], stack: &[0], ..right }, &stack)), "out");
-    assert_eq!(length(run(&x, right, &Stack { count: 5, ..stack })), "matrix");
+    assert_eq!(length(run(&x, right, &Stack { count: 5, ..stack })), "matrix.n");
 }

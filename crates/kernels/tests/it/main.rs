@@ -14,6 +14,7 @@ mod golden;
 mod hadamard;
 mod int8_matmul;
 mod int8_product;
+mod lengths;
 mod mask_column;
 mod matmul;
 mod nearest;
