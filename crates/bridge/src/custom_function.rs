@@ -114,7 +114,10 @@ pub fn in_chunks(
     let alike = extents
         .is_some_and(|extents| extents.first().is_some_and(|one| one.is_some() && extents.iter().all(|e| e == one)));
     if !alike || rows < 1 {
-        return Err(BridgeError::Mlx(format!("no chunks of {rows} rows of the first {sliced} arguments")));
+        return Err(BridgeError::Mlx(format!(
+            "no chunks of {rows} rows of the first {sliced} arguments\nhelp: give arguments of the same number of rows, and \
+             chunks of at least one"
+        )));
     }
     apply(CalledAgain { name: "in_chunks", function }, Calls::Alike, args, |table, held, args, results| {
         // SAFETY: as `apply` says of a call; the sliced arguments have an axis of rows, which is of one extent.

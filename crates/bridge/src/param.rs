@@ -277,12 +277,15 @@ mod tests {
 
     #[test]
     fn malformed_bytes_are_errors() {
-        assert_eq!(decode(&[9]), Err(ParamError::Tag(9)));
-        assert_eq!(decode(&bytes(4, &[&99_i32.to_ne_bytes()])), Err(ParamError::Dtype(99)));
-        assert_eq!(decode(&bytes(6, &[&1_u32.to_ne_bytes(), &[0xff]])), Err(ParamError::Text));
-        assert_eq!(decode(&bytes(5, &[&u32::MAX.to_ne_bytes()])), Err(ParamError::Truncated(5)));
-        let nested = bytes(7, &[&1_u32.to_ne_bytes()]).repeat(10_000);
-        assert_eq!(decode(&nested), Err(ParamError::Depth));
+        for (bytes, said) in [
+            (vec![9], "9 is not the tag of a parameter"),
+            (bytes(4, &[&99_i32.to_ne_bytes()]), "99 is not the code of a dtype"),
+            (bytes(6, &[&1_u32.to_ne_bytes(), &[0xff]]), "a text parameter is not UTF-8"),
+            (bytes(5, &[&u32::MAX.to_ne_bytes()]), "the parameters end inside a value, 5 bytes in"),
+            (bytes(7, &[&1_u32.to_ne_bytes()]).repeat(10_000), "the parameters are nested too deeply"),
+        ] {
+            assert_eq!(decode(&bytes).expect_err("malformed").to_string(), said);
+        }
     }
 
     #[test]

@@ -19,7 +19,8 @@ use crate::ffi;
 pub fn arg_partition(values: &[f32], kth: usize, places: &mut [u32]) -> Result<(), BridgeError> {
     if kth >= values.len() || values.len() != places.len() || u32::try_from(values.len()).is_err() {
         return Err(BridgeError::Mlx(format!(
-            "the {kth}th of {} numbers cannot be put into {} places",
+            "the number at place {kth} of {} numbers is asked for, and there are {} places\nhelp: ask for one that is there, \
+             and give a place for each number",
             values.len(),
             places.len()
         )));

@@ -263,7 +263,9 @@ extern "C" fn failed(kernel: *mut c_void, text: *const c_char, length: usize, po
         // SAFETY: the plan and the text, of this length, are live for the call.
         let (plan, text) = unsafe { (plan_of(kernel), std::slice::from_raw_parts(text.cast(), length)) };
         let text = String::from_utf8_lossy(text);
-        let (stage, words) = plan.and_then(|plan| plan.failed_stage(&text)).unwrap_or(("Plan", &text));
+        let own = || Some(("Plan", KernelError::own_words("Plan", &text)?));
+        let stage = plan.and_then(|plan| plan.failed_stage(&text)).or_else(own);
+        let (stage, words) = stage.unwrap_or(("Plan", &text));
         Err(KernelError::new(stage, words, poisoned).into())
     })
 }
@@ -275,7 +277,9 @@ impl Kernel for Plan {
 
     fn output_avals(&self, inputs: &[Aval]) -> Result<Vec<Aval>, BoxError> {
         if !inputs.iter().eq(self.inputs.iter().map(|input| &input.aval)) {
-            return Err("a plan was given other arrays than it was made for".into());
+            let own: Vec<Aval> = self.inputs.iter().map(|input| input.aval.clone()).collect();
+            let (found, own) = (Aval::list(inputs), Aval::list(&own));
+            return Err(format!("a plan was given {found} and was made for {own}\nhelp: make a plan for these").into());
         }
         Ok(self.outputs.iter().map(|output| output.aval.clone()).collect())
     }

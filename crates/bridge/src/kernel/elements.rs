@@ -53,7 +53,7 @@ pub enum ElementError {
         found: Aval,
     },
     /// They are where an output is.
-    #[error("the array {found} is what output {output} begins as")]
+    #[error("the array {found} is what output {output} begins as\nhelp: read it there, before the output is written")]
     InPlace {
         /// What the array is.
         found: Aval,

@@ -288,7 +288,8 @@ impl PlanBuilder {
 }
 
 /// Why arrays have no places.
-const TOO_LARGE: &str = "the arrays of a plan need more memory than there can be";
+const TOO_LARGE: &str =
+    "the arrays of a plan need more memory than there can be\nhelp: compile smaller steps, or set `Passes::Off`";
 
 /// What threads have for what the stages of a chain leave to each other.
 struct Scratch {

@@ -164,7 +164,8 @@ fn a_function_gives_the_same_results_when_it_is_called_again() {
     ];
     for (later, given) in cases {
         let call_again = |args: &[Array]| custom_function(Fickle(AtomicBool::new(false), later), args);
-        let expected = format!("fickle gave {given} when it was called again, and f32[2] before\n");
+        let help = "let it give the same shapes and dtypes in each call";
+        let expected = format!("fickle gave {given} when it was called again, and f32[2] before\nhelp: {help}");
         let mut f = |args: Vec<Array>| -> Made { Ok(call_again(&args)?) };
         let error = vmap(&[matrix(3, 2)], &[Some(0)], |n| vec![0; n], &mut f).expect_err("does not fit");
         assert!(error.to_string().starts_with(&expected), "{error}");

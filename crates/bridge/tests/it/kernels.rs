@@ -246,10 +246,11 @@ fn a_decomposition_gives_what_the_kernel_does() {
             let kernel = Butterfly { decomposed: Some(decomposed), ..Butterfly::default() };
             apply(Arc::new(kernel), &[args[0].clone(), args[0].clone()]).expect("fits")
         };
-        let expected = format!("the decomposition of butterfly gave {given} and not f32[2] f32[2]\n");
-        let first_axes = |count| vec![0; count];
-        let error =
-            vmap(&[matrix(3, 2)], &[Some(0)], first_axes, &mut |args| Ok(applied(&args))).expect_err("does not fit");
+        let expected = format!(
+            "the decomposition of butterfly gave {given} and not f32[2] f32[2]\nhelp: let it give what `output_avals` says"
+        );
+        let all = |count| vec![0; count];
+        let error = vmap(&[matrix(3, 2)], &[Some(0)], all, &mut |args| Ok(applied(&args))).expect_err("does not fit");
         assert!(error.to_string().starts_with(&expected), "{error}");
         let x = [vector(&[1.0, 2.0])];
         let error = fallible_jvp(|args: &[Array]| Ok(applied(args)), &x, &x).expect_err("does not fit");

@@ -12,6 +12,7 @@ mod growth;
 mod itself;
 mod kernels;
 mod mapped;
+mod messages;
 mod mlx;
 mod mlx_rs;
 mod no_compiler;
