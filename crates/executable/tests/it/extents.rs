@@ -10,7 +10,7 @@ use tacit::{Aval, Policy, Registry, Result, compile};
 use tacit_executable::{Executable, Mode, Named};
 
 use crate::gradients::Square;
-use crate::types::{Left, aval, dense, matrix, message, numbers, with_handlers};
+use crate::types::{Left, aval, dense, matrix, message, numbers, said_of, with_handlers};
 
 const UPPER: i32 = 4;
 
@@ -251,6 +251,33 @@ fn an_extent_in_a_parameter_of_a_node_is_another_function() {
         3 of 4 rows cannot be computed alone: slice[start_indices=(0,5),end_indices=(4,-7),strides=(1,-1)] of f32[4,6] is another for them
     "#]]
     .assert_eq(&said);
+}
+
+#[test]
+fn a_refusal_says_what_to_do() {
+    let functions: [Function; 5] = [
+        |x, _| Ok(x.sum_axis(0, None)?),
+        |x, _| Ok(x.divide(Array::from_f32(x.shape()[0] as f32))?),
+        |x, _| Ok(x.try_index((.., x.shape()[0]..x.shape()[0] + 1))?),
+        |x, _| Ok(x.reshape(&[4, 2, 3])?),
+        |x, _| if x.shape()[0] == 4 { Ok(x.exp()?) } else { Ok(x.sin()?) },
+    ];
+    let said = functions.map(|f| said_of(rows(Mode::Compiled, f).active_extent(3, UPPER)));
+    expect![[""]].assert_eq(&said.concat());
+}
+
+#[test]
+fn a_fed_output_whose_rows_lie_along_another_axis_is_refused() {
+    let mut turned = Executable::builder("turned")
+        .input("x", aval(&[UPPER, 4]))
+        .resident("cache", aval(&[4, 4]))
+        .output("cache")
+        .feed("cache", "cache")
+        .build(|given| Ok(vec![given.get("cache")?.add(given.get("x")?)?.t()]))
+        .expect("builds");
+    turned.set_input("cache", matrix(4, 4)).expect("fits");
+    turned.active_extent(2, UPPER).expect("rows keep apart");
+    expect![[""]].assert_eq(&said_of(turned.run(&[("x", &matrix(UPPER, 4))])));
 }
 
 #[test]

@@ -133,6 +133,15 @@ fn what_is_not_described() {
 }
 
 #[test]
+fn optional_inputs_and_what_describes_nothing() {
+    let scaled = Executable::builder("scaled").optional("by", vector(&[2.0])).output("y");
+    let mut scaled = scaled.build(|given| Ok(vec![given.get("by")?.clone()])).expect("builds");
+    let empty = Executable::builder("empty").output("y").build(|_| Ok(vec![vector(&[1.0])])).expect("builds");
+    let said = [said_of(scaled.set_parameter("by", vector(&[3.0]))), said_of(empty.array_from_bytes("x", &[]))];
+    expect![[""]].assert_eq(&said.concat());
+}
+
+#[test]
 fn values() {
     let _scopes = without_handlers();
     let mut decoder = built();
