@@ -155,6 +155,20 @@ fn all_mistakes_are_reported_at_once() {
 }
 
 #[test]
+fn operands_that_no_handler_has_are_named() {
+    let output = registration(
+        quote!(),
+        quote! {
+            fn wrong(op: &Matmul, results: &[Aval], x: &(dyn Family + Other), y: &Array) -> Result<Value> {
+                todo!()
+            }
+        },
+    );
+    let lines: Vec<String> = output.expect_err("wrong").into_iter().map(|error| error.to_string()).collect();
+    expect![[""]].assert_eq(&lines.join("\n"));
+}
+
+#[test]
 fn a_function_with_a_mistake_is_kept() {
     let function = quote!(
         fn wrong() {}
