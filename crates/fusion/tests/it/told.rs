@@ -1,7 +1,9 @@
 //! What an explanation tells of the graph that passes leave.
 
+use mlx_rs::ops::indexing::argmax_axis;
 use mlx_rs::{Array, Stream, ops, transforms};
 use tacit_core::compile::StageTimes;
+use tacit_core::extra_ops::dynamic_slice;
 use tacit_core::{Result, compile, explain, tree};
 
 use crate::same::normal;
@@ -105,6 +107,34 @@ fn what_no_stage_computes_is_told_with_the_reason() -> Result<()> {
             a plan of 2 stages
             1 AsType f64[4,6]: no stage computes it of these dtypes, and no program of these shapes, or of rows as long
             1 Square f64[4,6]: no stage computes it of these dtypes, and no program of these shapes, or of rows as long"#]].assert_eq(&format!("{:#}", told.compiled));
+    Ok(())
+}
+
+#[test]
+fn what_stages_do_not_take_is_told_by_axes_and_places() -> Result<()> {
+    let args = (normal(&[2, 3, 4], 0), normal(&[4, 4], 1), Array::from_slice(&[2_u32, 0], &[2]));
+    let told = explain(args, |(x, w, at): (Array, Array, Array)| {
+        let first = argmax_axis(&x, 0, false)?;
+        let (taken, whole) = (x.take_axis(&at, 2)?, x.as_dtype(mlx_rs::Dtype::Int32)?.sum_axes(&[1], false)?);
+        let sorted = ops::sort_axis(w.as_dtype(mlx_rs::Dtype::Float64)?, 0)?;
+        Ok::<_, tacit_core::Error>([first, taken, whole, sorted, w.matmul(&w)?.cummax(-1, None, None)?.negative()?])
+    })?;
+    expect_test::expect![[""]].assert_eq(&told.compiled.to_string());
+    Ok(())
+}
+
+#[test]
+fn a_part_that_begins_outside_of_an_array_is_an_error() -> Result<()> {
+    let mut part = compile(|(x, at): (Array, Array)| -> Result<Array> {
+        Ok(dynamic_slice(&x.add(&x)?, &at, &[0], &[2, 3])?.negative()?)
+    });
+    let at = |place: i32| (normal(&[4, 3], 0), Array::from_slice(&[place], &[1]));
+    part.call(at(2))?.dense()?.eval()?;
+    let said = [-1, 3].map(|place| -> Result<String> {
+        let error = part.call(at(place))?.dense()?.eval().map_err(tacit_core::Error::from);
+        Ok(error.expect_err("no such part").to_string() + "\n")
+    });
+    expect_test::expect![[""]].assert_eq(&said.into_iter().collect::<Result<String>>()?);
     Ok(())
 }
 
