@@ -3,7 +3,6 @@
 use mlx_rs::ops::indexing::argmax_axis;
 use mlx_rs::{Array, Stream, ops, transforms};
 use tacit_core::compile::StageTimes;
-use tacit_core::extra_ops::dynamic_slice;
 use tacit_core::{Result, compile, explain, tree};
 
 use crate::same::normal;
@@ -120,21 +119,6 @@ fn what_stages_do_not_take_is_told_by_axes_and_places() -> Result<()> {
         Ok::<_, tacit_core::Error>([first, taken, whole, sorted, w.matmul(&w)?.cummax(-1, None, None)?.negative()?])
     })?;
     expect_test::expect![[""]].assert_eq(&told.compiled.to_string());
-    Ok(())
-}
-
-#[test]
-fn a_part_that_begins_outside_of_an_array_is_an_error() -> Result<()> {
-    let mut part = compile(|(x, at): (Array, Array)| -> Result<Array> {
-        Ok(dynamic_slice(&x.add(&x)?, &at, &[0], &[2, 3])?.negative()?)
-    });
-    let at = |place: i32| (normal(&[4, 3], 0), Array::from_slice(&[place], &[1]));
-    part.call(at(2))?.dense()?.eval()?;
-    let said = [-1, 3].map(|place| -> Result<String> {
-        let error = part.call(at(place))?.dense()?.eval().map_err(tacit_core::Error::from);
-        Ok(error.expect_err("no such part").to_string() + "\n")
-    });
-    expect_test::expect![[""]].assert_eq(&said.into_iter().collect::<Result<String>>()?);
     Ok(())
 }
 
