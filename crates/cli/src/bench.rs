@@ -34,7 +34,7 @@ pub(crate) struct Options {
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if (0.0..=1e6).contains(&seconds) => Ok(seconds),
-        _ => Err("it is no number of seconds".to_owned()),
+        _ => Err("give a number of seconds from 0 to 1000000".to_owned()),
     }
 }
 

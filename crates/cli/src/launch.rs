@@ -80,7 +80,7 @@ enum Backend {
 /// The value of `--grace`.
 fn seconds(text: &str) -> Result<Duration, String> {
     let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    time.ok_or_else(|| "it is no number of seconds".to_owned())
+    time.ok_or_else(|| "give a number of seconds, such as 10".to_owned())
 }
 
 /// Runs the ranks, and gives the code of the first that failed.

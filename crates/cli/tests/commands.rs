@@ -4,6 +4,8 @@
 mod decoders;
 #[path = "commands/ends.rs"]
 mod ends;
+#[path = "commands/messages.rs"]
+mod messages;
 #[path = "commands/names.rs"]
 mod names;
 
@@ -299,7 +301,7 @@ fn what_is_wrong_is_said_with_the_way_out() {
 #[test]
 fn lists_say_what_the_program_has() {
     let types = String::from_utf8(tacit(&["types"]).stdout).expect("text");
-    assert!(types.contains("tacit.Nf4"), "{types}");
+    assert!(types.contains("tacit.Nf4") && types.contains("\nformats with a text: affine, "), "{types}");
     let transpose = String::from_utf8(tacit(&["primitives", "transpose"]).stdout).expect("text");
     let taken = |line: &str| line.starts_with("linear_transpose ") && line.contains("views/of_linear.rs:");
     assert!(transpose.lines().any(taken), "{transpose}");

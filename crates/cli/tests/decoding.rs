@@ -4,6 +4,8 @@
 mod prompt_caches;
 #[path = "decoding/templates.rs"]
 mod templates;
+#[path = "decoding/told.rs"]
+mod told;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};

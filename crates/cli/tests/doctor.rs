@@ -162,6 +162,12 @@ fn with_a_limit_that_is_no_time() {
 }
 
 #[test]
+fn with_more_threads_than_cores() {
+    let help = "set TACIT_THREADS to at most the number of cores";
+    check(&[("TACIT_THREADS", "512")], 0, "slow threads 512 on ", help);
+}
+
+#[test]
 fn with_a_variable_that_says_nothing() {
     check(&[("TACIT_PASSES", "cse,,all")], 1, "broken TACIT_PASSES cse,,all", "off, or names with commas");
     // It may be a pass of the user's program.

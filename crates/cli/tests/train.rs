@@ -4,6 +4,9 @@
 mod refused;
 #[path = "train/resumed.rs"]
 mod resumed;
+#[cfg(unix)]
+#[path = "train/told.rs"]
+mod told;
 
 use std::fs;
 use std::path::{Path, PathBuf};

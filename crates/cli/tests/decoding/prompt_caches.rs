@@ -4,6 +4,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 use expect_test::expect;
+use mlx_rs::ops;
+use tacit_core::Value;
+use tacit_io::mlx_prompt_cache::{self, PromptCache, StoredBuffers, StoredCache};
 
 use super::{model, printed, tacit};
 
@@ -110,6 +113,37 @@ fn a_prompt_cache_goes_on_with_the_adapter_that_it_was_made_with() {
         help: give a file that was written with this model, or another name
     "#]]
     .assert_eq(&said);
+}
+
+/// What a file holds is of this model, layer by layer, and a conversation that has begun keeps its system message.
+#[test]
+fn a_prompt_cache_that_does_not_fit_is_refused() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let file = folder.path().join("cache.safetensors");
+    let path = file.to_str().expect("text");
+    let options = ["--prompt", "Hello", "--max-tokens", "2", "--prompt-cache", path];
+    printed("generate", &options);
+    let own = mlx_prompt_cache::read(&file).expect("reads");
+    let longer = PromptCache { layers: [&own.layers[..], &own.layers[..1]].concat(), ..own.clone() };
+    let keys: Value = ops::zeros::<f32>(&[1, 3, 4, 8]).expect("zeros").into();
+    let other = StoredCache::Kv { held: Some(StoredBuffers { keys: keys.clone(), values: keys }), offset: 2 };
+    let of_heads = PromptCache { layers: vec![other; own.layers.len()], ..own.clone() };
+    let mut unread = own.clone();
+    unread.metadata.insert("tacit.chat".to_owned(), "hello".to_owned());
+    let cases = [
+        ("generate", &longer, &[][..]),
+        ("generate", &of_heads, &[]),
+        ("generate", &unread, &[]),
+        ("chat", &own, &["--system", "be brief"]),
+    ];
+    let said = cases.map(|(command, cache, more)| {
+        mlx_prompt_cache::write(&file, cache).expect("writes");
+        let output = tacit(command, &[&options[..], more].concat()).output().expect("starts");
+        let said = String::from_utf8(output.stderr).expect("text").replace(path, "FILE");
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        said
+    });
+    expect![[""]].assert_eq(&said.concat());
 }
 
 /// Of two conversations in one file the one that is written last would be the only one.

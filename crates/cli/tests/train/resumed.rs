@@ -109,7 +109,7 @@ fn a_run_with_other_options_is_not_gone_on_with() {
 }
 
 /// Starts a training, and kills it when `reached`.
-fn killed(folder: &Folder, options: &[&str], output: &str, reached: impl Fn() -> bool) {
+pub(super) fn killed(folder: &Folder, options: &[&str], output: &str, reached: impl Fn() -> bool) {
     let mut child = folder.command(options, output).stdout(Stdio::null()).spawn().expect("starts");
     while !reached() {
         assert!(child.try_wait().expect("waits").is_none(), "it ended before it was killed");
