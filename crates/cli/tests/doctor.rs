@@ -161,6 +161,36 @@ fn with_a_limit_that_is_no_time() {
     }
 }
 
+/// Each with all of its help. A Mac has others.
+#[test]
+#[cfg(target_os = "linux")]
+fn all_that_is_wrong_is_said_at_once() {
+    let file = tempfile::NamedTempFile::new().expect("makes a file");
+    let blocked = file.path().display().to_string();
+    // The program makes it where nobody has.
+    let scratch = tempfile::tempdir().expect("makes a folder");
+    let folder = scratch.path().display().to_string();
+    let (code, text) = doctor(&[
+        ("PATH", ""),
+        ("TACIT_CACHE_DIR", "cache"),
+        ("TACIT_MLX_TMPDIR", &format!("{folder}/$x")),
+        ("TMPDIR", &format!("{blocked}/tmp")),
+        ("TACIT_MODE", "fast"),
+        ("TACIT_GPU_SOURCES", "none"),
+        ("TACIT_PASSES", "bogus"),
+        ("MLX_DISABLE_COMPILE", "1"),
+    ]);
+    assert_eq!(code, Some(1), "{text}");
+    let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    let wrong = lines.filter(|line| ["slow ", "broken ", "help: "].iter().any(|begin| line.starts_with(begin)));
+    let said = wrong.collect::<Vec<_>>().join("\n").replace(&blocked, "FILE").replace(&folder, "FOLDER");
+    expect_test::expect![[""]].assert_eq(&said);
+    let (_, text) = doctor(&[("TACIT_CACHE_DIR", &format!("{blocked}/cache"))]);
+    let lines = text.lines().map(str::trim).skip_while(|line| !line.contains("cache folder")).take(4);
+    let said = lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>();
+    expect_test::expect![[""]].assert_eq(&said.join("\n").replace(&blocked, "FILE"));
+}
+
 #[test]
 fn with_more_threads_than_cores() {
     let help = "set TACIT_THREADS to at most the number of cores";

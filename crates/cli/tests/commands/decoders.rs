@@ -59,6 +59,9 @@ fn a_known_model_is_told_as_a_whole() {
     assert_eq!((of_model("materialized"), json["unbuilt"].is_null()), (0, true));
     let svg = fs::read_to_string(svg).expect("drawn");
     assert!(svg.contains(">rsqrt<") && svg.contains(">gather<"), "{svg}");
+    let experts = format!("{}/qwen3_moe", golden.rsplit_once('/').expect("a folder").0);
+    let told = String::from_utf8(tacit(&["explain", &experts, "--input-shape", "1,16"]).stdout).expect("text");
+    assert!(told.contains("x @ w[chosen].T"), "{told}");
     // On a GPU, which need not be here, its products and its embedding have sources.
     for gpu in ["cuda", "metal"] {
         let told = tacit(&["explain", golden, "--input-shape", "1,16", "--deny", "--gpu", gpu]);
