@@ -40,7 +40,7 @@ pub(super) fn build(
         }
         if needed(node.result) {
             let role = builder.domain.role(node.size()).unwrap_or(Role::Each);
-            let whole = |value| if role == Role::Each { builder.each(value) } else { value };
+            let whole = |value| if role == Role::Each { builder.spread(value) } else { value };
             let values: Vec<Number> = values.into_iter().map(whole).collect();
             results.push((node.result, Aval::new(&node.shape, node.dtype), values));
         }

@@ -196,7 +196,9 @@ fn a_value_that_became_another_one_is_told() {
     let mut bytes = fs::read(&segment).expect("reads");
     let named = bytes.windows(8).enumerate().filter(|(_, text)| *text == b"0.weight");
     let named: Vec<usize> = named.map(|(at, _)| at).collect();
-    named.into_iter().for_each(|at| bytes[at] = b'9');
+    for at in named {
+        bytes[at] = b'9';
+    }
     // In its place: the program has the file mapped.
     let mut file = fs::File::options().write(true).open(&segment).expect("opens");
     file.write_all(&bytes).expect("writes");

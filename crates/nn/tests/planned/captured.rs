@@ -26,6 +26,7 @@ fn second(z: &Array, y: &Array, alone: bool) -> Result<Array> {
 /// Small results, and such as a replay does not keep.
 #[test]
 fn what_was_captured_is_there_at_each_call_and_afterwards() -> Result<()> {
+    let _turn = turns::of_memory();
     for constants in [Constants::Allow, Constants::Warn] {
         for side in [4, 600] {
             for alone in [true, false] {
