@@ -91,6 +91,15 @@ void finish_at_exit() {
   static_cast<void>(registered);
 }
 
+void evaluate_by(void (*original)(std::vector<array>), std::vector<array> outputs, bool waits) {
+  if (waits) {
+    original(std::move(outputs));
+    return;
+  }
+  original(to_begin(outputs));
+  take_begun(outputs);
+}
+
 // `waits` is false where the caller goes on before the results are there.
 void evaluate(void (*original)(std::vector<array>), std::vector<array> outputs, bool waits) {
   take_main_thread();
@@ -102,10 +111,10 @@ void evaluate(void (*original)(std::vector<array>), std::vector<array> outputs, 
     }
   }
   if (is_watched() || nothing_fails()) {
-    original(std::move(outputs));
+    evaluate_by(original, std::move(outputs), waits);
   } else {
     try {
-      watched(outputs, [&] { original(outputs); });
+      watched(outputs, [&] { evaluate_by(original, outputs, waits); });
     } catch (...) {
       miss_collectives(outputs);
       throw;

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <optional>
 #include <stdexcept>
+#include <unordered_set>
 
 #include "description.h"
 #include "graph.h"
@@ -329,6 +330,34 @@ void take_here(std::vector<array>& outputs) {
       auto node = output.inputs().front();
       static_cast<const PlanResult&>(output.primitive()).take(node, output);
       make_available(output);
+    }
+  }
+}
+
+std::vector<array> to_begin(const std::vector<array>& outputs) {
+  std::vector<array> all;
+  std::unordered_set<uintptr_t> known;
+  for (const auto& output : outputs) {
+    auto waits = is_untaken(output) && !output.is_tracer() &&
+        output.inputs().front().status() == array::Status::unscheduled;
+    if (!waits) {
+      all.push_back(output);
+    } else if (const auto& plan = output.inputs().front(); known.insert(plan.id()).second) {
+      all.push_back(plan);
+    }
+  }
+  return all;
+}
+
+void take_begun(std::vector<array>& outputs) {
+  for (auto& output : outputs) {
+    if (is_untaken(output) && !output.is_tracer()) {
+      auto all = output.inputs().front();
+      static_cast<const PlanResult&>(output.primitive()).take(all, output);
+      // As MLX has it for all that it computes on a stream.
+      output.attach_event(all.event());
+      output.set_status(array::Status::evaluated);
+      output.detach();
     }
   }
 }

@@ -71,4 +71,11 @@ bool gives_result(const Primitive& primitive);
 // Takes the results that are among `outputs` from plans that have run.
 void take_here(std::vector<array>& outputs);
 
+// What MLX is to begin for `outputs`: a plan that waits for its turn instead of its results. MLX holds the memory of what it is asked
+// for until that is there, and a plan that is begun behind could not write into it.
+std::vector<array> to_begin(const std::vector<array>& outputs);
+
+// Takes the results that are among `outputs` from plans that MLX has begun for them: they are there when their plan has run.
+void take_begun(std::vector<array>& outputs);
+
 }  // namespace tacit

@@ -9,6 +9,7 @@ mod emitting;
 mod failed_kernels;
 mod graphs;
 mod growth;
+mod in_place;
 mod itself;
 mod kernels;
 mod mapped;
