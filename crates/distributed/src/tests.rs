@@ -57,7 +57,7 @@ fn what_is_not_split_says_why() -> Result<()> {
         said(Sharded::split(adapted, 0, &group)),
         said(FullySharded::new(large, &group)),
         said(Sharded::split(zeros(&[4]), 1, &group)),
-        said(Sharded::of(zeros(&[]), 0, &group)),
+        said(Sharded::from_part(zeros(&[]), 0, &group)),
     ];
     expect![[""]].assert_eq(&found.join("\n"));
     Ok(())

@@ -103,7 +103,7 @@ fn ops_that_move_elements_across_parts_are_declined() {
         ("a dynamic slice", vec![split(&[4, 6], 0)], |a| {
             dynamic_slice(&a[0], &Array::from_slice(&[1i32], &[1]), &[0], &[2, 6])
         }),
-        ("pieces", vec![split(&[4, 6], 0)], |a| Ok(a[0].split(2, 0)?.swap_remove(0))),
+        ("pieces", vec![split(&[4, 6], 0)], |a| Ok(a[0].split_equal(2, 0)?.swap_remove(0))),
         ("one behind the other", vec![split(&[4, 6], 0), split(&[2, 6], 0)], |a| {
             Ok(ops::concatenate(&[&a[0], &a[1]], 0)?)
         }),

@@ -92,7 +92,7 @@ fn products_that_are_asked_for() {
             &rows(),
             &rows(),
         )),
-        said_of(stored.sum(&AddMM { alpha: 1.0, beta: 1.0 }, Product::Right, &x(&[2, 8]), &x(&[64]))),
+        said_of(Linear::sum(&stored, &AddMM { alpha: 1.0, beta: 1.0 }, Product::Right, &x(&[2, 8]), &x(&[64]))),
     ];
     expect![[""]].assert_eq(&said.concat());
 }
