@@ -1,4 +1,4 @@
-//! Which elements of an array an op reads, behind reshapes and a broadcast.
+//! Which elements of an array an op reads, behind reshapes and a broadcast or a slice.
 
 use tacit_kernels::program::{Columns, Map};
 
