@@ -1,4 +1,4 @@
-//! What passes changed in a graph, as data and as text.
+//! The graph that passes leave, as data and as text.
 
 use std::any::Any;
 use std::fmt;
