@@ -156,9 +156,7 @@ impl Passes {
         let known: Vec<&str> = Pass::all().iter().map(|pass| pass.name).collect();
         for unknown in self.names().iter().filter(|name| !known.contains(&name.as_str())) {
             let all = known.join(", ");
-            warn(&format!(
-                "{PASSES_VARIABLE} names the pass {unknown}, which is not one of {all}; off is none of them"
-            ));
+            warn(&format!("{PASSES_VARIABLE} names the pass {unknown}, which is not one of {all}; `off` runs none"));
         }
     }
 
