@@ -147,9 +147,9 @@ fn read_twice(subject: &Subject, shapes: &Shapes) -> Result<(), String> {
             return Err(format!("after its eval failed {which} reads as {read:?}, expected NaN or an error"));
         }
     }
-    let product = dense(&value);
-    if product.is_ok_and(|product| floats(&product).is_ok_and(|read| read.iter().all(|element| element.is_finite()))) {
-        return Err("after its eval failed its product is finite, expected NaN or an error".to_owned());
+    let again = dense(&value);
+    if again.is_ok_and(|again| floats(&again).is_ok_and(|read| read.iter().all(|element| element.is_finite()))) {
+        return Err("after its eval failed its dense array is finite, expected NaN or an error".to_owned());
     }
     Ok(())
 }
