@@ -161,9 +161,9 @@ impl Linear for Constant {
         decline_if(product == Product::Rows, "rows are moved elements")?;
         let axis = product.axis();
         let (mut shape, place) = (x.aval()?.shape, (-1 - axis) as usize);
-        if let (Some(extent), Some(&inner)) = (shape.iter_mut().nth_back(place), self.aval.shape.iter().nth_back(place))
+        if let (Some(extent), Some(&outer)) = (shape.iter_mut().nth_back(place), self.aval.shape.iter().nth_back(place))
         {
-            *extent = inner;
+            *extent = outer;
         }
         self.times_sum(x, axis, &shape)
     }
