@@ -35,9 +35,9 @@ pub(super) fn refitted(
     let rows = (TOGETHER / (unknown * unknown)).clamp(1, n);
     let mut parts = Vec::new();
     for start in (0..n).step_by(rows as usize) {
-        let block_of = |array: &Array| array.try_index(start..(start + rows).min(n));
-        let units = own_biases.as_ref().map(|_| block_of(&own_scales)).transpose()?;
-        let changes = changes(&block_of(&weight.subtract(coded)?)?, &block_of(&scaled)?, units.as_ref(), gram, groups)?;
+        let rows_of = |array: &Array| array.try_index(start..(start + rows).min(n));
+        let units = own_biases.as_ref().map(|_| rows_of(&own_scales)).transpose()?;
+        let changes = changes(&rows_of(&weight.subtract(coded)?)?, &rows_of(&scaled)?, units.as_ref(), gram, groups)?;
         transforms::eval([&changes])?;
         parts.push(changes);
     }
