@@ -192,11 +192,11 @@ impl Kernel for Attend {
                 let shape = [primals[0].dim(0), self.values.layout.k as i32];
                 return Ok(vec![ops::zeros_dtype(&shape, primals[0].dtype())?]);
             }
-            let values: Vec<Array> = chosen.iter().map(|&at| primals[at].clone()).collect();
+            let chosen_primals: Vec<Array> = chosen.iter().map(|&at| primals[at].clone()).collect();
             let along = argnums.iter().zip(tangents).filter(|(argnum, _)| chosen.contains(argnum));
             let along: Vec<Array> = along.map(|(_, tangent)| tangent.clone()).collect();
-            let of_given = derivatives::of_chosen(primals, &chosen, |inputs| self.recomputed(inputs));
-            Ok(derivatives::tangents(&values, &along, &of_given)?)
+            let of_chosen = derivatives::of_chosen(primals, &chosen, |inputs| self.recomputed(inputs));
+            Ok(derivatives::tangents(&chosen_primals, &along, &of_chosen)?)
         };
         Some(tangent())
     }
