@@ -1,4 +1,4 @@
-//! Scales of blocks by least squares, for every stored format.
+//! Scales of blocks by least errors, for every stored format.
 //!
 //! What a block stores stands for `u s + b`, with `u` what its codes stand for, so that the multiples of `s` and `b` that a
 //! search tries are ranges around zero. Given codes, the best scale and bias are a regression on the values themselves:
