@@ -205,7 +205,7 @@ impl Run<'_> {
         while start < k {
             let end = (start + together).min(k);
             let ([part, rest], triangle) = (split(&w, end - start)?, self.triangle(start, end)?);
-            let [diagonal, others] = split(&triangle, end - start)?;
+            let [corner, others] = split(&triangle, end - start)?;
             let (scales, first) = if let Some(fixed) = &fixed {
                 (fixed, 0)
             } else {
@@ -214,7 +214,7 @@ impl Run<'_> {
             };
             let columns = &order[start as usize..end as usize];
             let groups: Vec<i32> = columns.iter().map(|input| input / coder.group - first).collect();
-            let [rounded, errors] = coder.rounded(&part, &diagonal, scales, &groups)?;
+            let [rounded, errors] = coder.rounded(&part, &corner, scales, &groups)?;
             w = rest.subtract(errors.matmul(others)?)?;
             transforms::eval([&w, &rounded])?;
             coded.push(rounded);
@@ -235,8 +235,8 @@ impl Run<'_> {
         for start in (0..k).step_by(width as usize) {
             let [part, rest] = split(&w, width)?;
             let error = part.subtract(dense(&self.format.quantize(&part.as_dtype(self.dtype)?)?)?)?;
-            let [diagonal, others] = split(&self.triangle(start, start + width)?, width)?;
-            w = rest.subtract(error.matmul(Hessian::inverse(&diagonal)?)?.matmul(others)?)?;
+            let [corner, others] = split(&self.triangle(start, start + width)?, width)?;
+            w = rest.subtract(error.matmul(Hessian::inverse(&corner)?)?.matmul(others)?)?;
             transforms::eval([&w])?;
             adjusted.push(part);
         }
