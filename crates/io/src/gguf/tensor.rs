@@ -3,7 +3,7 @@
 /// A tensor's module, or its whole name, in the file and in Hugging Face's model, and what is to be undone.
 pub(super) struct Tensor(pub(super) &'static str, pub(super) &'static str, pub(super) Change);
 
-/// The block types and layouts that llama.cpp gives a tensor.
+/// How llama.cpp changes a tensor of Hugging Face's model.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Change {
     /// Nothing.
