@@ -21,7 +21,7 @@ const MODEL: &str = "model";
 /// The key for the path of the adapter, which is empty without one; mlx-lm's files lack it.
 const ADAPTER: &str = "tacit.adapter";
 
-/// The key for what tells the files of both again.
+/// The key for what the files of both are recognized by.
 const FILES: &str = "tacit.files";
 
 /// The key for what mlx-lm's tokenizer was made with, without which mlx-lm reads no file.
