@@ -43,7 +43,7 @@ impl Change {
     /// # Errors
     ///
     /// It is an adapter that the format of `path` cannot hold.
-    pub(crate) fn from_name<'n>(
+    pub(crate) fn from_parameter<'n>(
         path: &Path,
         name: &'n str,
         value: &Value,

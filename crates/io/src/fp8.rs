@@ -58,7 +58,7 @@ fn take(remaining: &mut Remaining<'_>, parameters: &mut Parameters) -> Result<()
         return tensors.names().try_for_each(|name| codes_of_another_width(tensors, name));
     }
     let (names, said) = (tensors.names().collect(), Said::read(tensors.folder())?);
-    let mut is_scaled = false;
+    let mut has_codes = false;
     for name in remaining.stems("") {
         let stored = tensors.stored_dtype(name)?;
         let named_scale = name.rsplit('.').next().is_some_and(|last| last.contains("scale"));
@@ -66,7 +66,7 @@ fn take(remaining: &mut Remaining<'_>, parameters: &mut Parameters) -> Result<()
             codes_of_another_width(tensors, name)?;
             continue;
         }
-        is_scaled = true;
+        has_codes = true;
         let scale = scale_name(tensors, &names, name)?;
         let scale = scale.map(|scale| Ok::<_, Error>((scale_of(remaining, &scale)?, scale))).transpose()?;
         let codes = remaining.take(name, "the checkpoint")?;
@@ -80,7 +80,7 @@ fn take(remaining: &mut Remaining<'_>, parameters: &mut Parameters) -> Result<()
         };
         parameters.insert(name.to_owned(), value);
     }
-    if is_scaled {
+    if has_codes {
         let beside: Vec<&str> = remaining.stems("").into_iter().filter(|name| is_of_activations(name)).collect();
         for name in beside {
             remaining.take_if(name)?;

@@ -139,7 +139,7 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Json) -
         let mut modules = Vec::new();
         let mut of_all: Option<(String, i32, f32, bool)> = None;
         for (name, value) in parameters {
-            let Some((module, change)) = Change::from_name(&path, name, value, "an adapter of mlx-lm")? else {
+            let Some((module, change)) = Change::from_parameter(&path, name, value, "an adapter of mlx-lm")? else {
                 continue;
             };
             let Change { a, b, scale, magnitude } = change;

@@ -139,7 +139,9 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Json) -
     let (mut tensors, mut modules) = (Vec::new(), BTreeMap::new());
     let mut of_all: Option<(&str, bool)> = None;
     for (name, value) in parameters {
-        let Some((module, change)) = Change::from_name(&path, name, value, "an adapter of PEFT's")? else { continue };
+        let Some((module, change)) = Change::from_parameter(&path, name, value, "an adapter of PEFT's")? else {
+            continue;
+        };
         let embedding = is_embedding(module);
         // A module with its weight as [in, out] has the change transposed, and a rank of its own.
         let transposed = embedding || settings.flag("fan_in_fan_out");
