@@ -157,7 +157,24 @@ fn numbers_that_no_rotation_or_cap_has_are_refused() {
 
 #[test]
 fn values_of_another_kind_are_refused() {
-    expect![[""]].assert_eq(&said(&[
+    expect![[r#"
+        config.json: hidden_act: it is 3, and should be a string
+        help: fetch the configuration again
+        config.json: rope_scaling: it is 3, and should be an object
+        help: fetch the configuration again
+        config.json: use_sliding_window: it is 1, and should be true or false
+        help: fetch the configuration again
+        config.json: layer_types: it is [1, 2], and should be a list of strings
+        help: fetch the configuration again
+        config.json: mlp_only_layers: it is [0.5], and should be a list of whole numbers
+        help: fetch the configuration again
+        config.json: eos_token_id: it is [1, "end"], and should be a whole number, or a list of them
+        help: fetch the configuration again
+        config.json: rope_scaling.long_factor: it is [1, -1], and should be a list of numbers above 0
+        help: fetch the configuration again
+        config.json: rope_scaling.mscale_all_dim: queries and keys are multiplied by 6.48216253695714e306, which is beyond f32
+        help: fetch the configuration again
+    "#]].assert_eq(&said(&[
         ("llama", r#"{"hidden_act": 3}"#),
         ("llama", r#"{"rope_scaling": 3}"#),
         ("qwen3", r#"{"use_sliding_window": 1}"#),

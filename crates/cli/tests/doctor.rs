@@ -184,11 +184,34 @@ fn all_that_is_wrong_is_said_at_once() {
     let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
     let wrong = lines.filter(|line| ["slow ", "broken ", "help: "].iter().any(|begin| line.starts_with(begin)));
     let said = wrong.collect::<Vec<_>>().join("\n").replace(&blocked, "FILE").replace(&folder, "FOLDER");
-    expect_test::expect![[""]].assert_eq(&said);
+    expect_test::expect![[r#"
+        slow compiler g++ is not in the search path
+        help: install g++ (debian: apt-get install g++): builds want it or CXX, and compiled functions fuse more with it
+        slow python python3 does not start: No such file or directory (os error 2)
+        help: run `python3 -m ensurepip` (debian: apt-get install python3-pip), or set MLX_DIR: a build fetches MLX with it
+        broken scratch folder FILE/tmp: Not a directory (os error 20)
+        help: set TMPDIR to a folder that can be written
+        slow cache folder TACIT_CACHE_DIR=cache is a relative path
+        help: set TACIT_CACHE_DIR to an absolute path: a build refuses this one
+        slow loop folder FOLDER/$x: MLX gives the path to a shell, to which one of its characters is special
+        help: set TACIT_MLX_TMPDIR to a folder that you alone can write to (chmod go-w): until then every process compiles loops anew
+        broken TACIT_GPU_SOURCES none
+        help: on or off
+        slow MLX_DISABLE_COMPILE 1
+        help: unset it: MLX compiles nothing in this process, and compiled functions run as they are written
+        slow TACIT_PASSES bogus
+        help: only a program that registers such a pass has it: Tacit has none of this name
+        broken TACIT_MODE fast
+        help: eager, lazy or compiled
+        help: install g++ to have MLX compile for the CPU"#]].assert_eq(&said);
     let (_, text) = doctor(&[("TACIT_CACHE_DIR", &format!("{blocked}/cache"))]);
     let lines = text.lines().map(str::trim).skip_while(|line| !line.contains("cache folder")).take(4);
     let said = lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>();
-    expect_test::expect![[""]].assert_eq(&said.join("\n").replace(&blocked, "FILE"));
+    expect_test::expect![[r#"
+        slow cache folder FILE/cache: Not a directory (os error 20)
+        help: set TACIT_CACHE_DIR to a folder that can be written: a build unpacks MLX there
+        slow loop folder FILE/cache/jit: Not a directory (os error 20)
+        help: set TACIT_MLX_TMPDIR to a folder that you alone can write to (chmod go-w): until then every process compiles loops anew"#]].assert_eq(&said.join("\n").replace(&blocked, "FILE"));
 }
 
 #[test]

@@ -80,6 +80,10 @@ mod tests {
         possible(60, None).expect("there is time");
         let met = Watch::at("127.0.0.1:0", 7, RankInfo { rank: 0, size: 1 }, limits).expect("nobody else comes");
         let found = [None, Some(&met)].map(|watch| possible(61, watch).expect_err("it is late").to_string());
-        expect![[""]].assert_eq(&found.join("\n"));
+        expect![[r#"
+            the ring engine has not begun within 61.0 s
+            help: see whether every rank was started and reaches the addresses of the others, as in `MLX_HOSTFILE`
+            all ranks have come, and the ring engine has not begun within 61.0 s
+            help: see whether every rank was started and reaches the addresses of the others, as in `MLX_HOSTFILE`"#]].assert_eq(&found.join("\n"));
     }
 }

@@ -181,6 +181,14 @@ mod tests {
             sentinel.failed(&waits(Op::Sum, 1), words, false),
             sentinel.failed(&waits(Op::Sum, 1), words, true),
         ];
-        expect![[""]].assert_eq(&found.map(|error| error.to_string()).join("\n"));
+        expect![[r#"
+            the ranks of a split have not connected within 61.0 s
+            help: see whether every rank reaches the addresses of the others, as in `MLX_HOSTFILE`
+            all_sum f32[8], collective 3 of this rank, has waited for 601.0 s
+            help: see that every rank evaluates the same collectives in the same order, or raise `GroupOptions::wait`
+            all_sum f32[8], collective 3 of this rank, failed: [ring] the connection was closed
+            help: start the ranks anew from the last checkpoint: a group that has failed is of no more use
+            all_sum f32[8], collective 3 of this rank, failed: an array came of a collective that failed: [ring] the connection was closed
+            help: start the ranks anew from the last checkpoint: a group that has failed is of no more use"#]].assert_eq(&found.map(|error| error.to_string()).join("\n"));
     }
 }

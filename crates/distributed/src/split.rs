@@ -206,6 +206,8 @@ mod tests {
             help: take the ring or MPI, whose groups can be split"]]
         .assert_eq(&refused(Backend::Jaccl, words()).to_string());
         let lost = BridgeError::Mlx("[ring] connection to a peer was lost".to_owned());
-        expect![[""]].assert_eq(&refused(Backend::Ring, lost).to_string());
+        expect![[r#"
+            the ring group cannot be split: [ring] connection to a peer was lost
+            help: see whether every rank reaches the addresses of the others, as in `MLX_HOSTFILE`"#]].assert_eq(&refused(Backend::Ring, lost).to_string());
     }
 }

@@ -136,7 +136,7 @@ fn an_earlier_commit_is_built_beside_and_takes_turns() {
     assert_eq!(misspelled.status.code(), Some(2), "{misspelled:?}");
     assert!(String::from_utf8_lossy(&misspelled.stderr).contains("error: no bench is named sum\n"), "{misspelled:?}");
     assert_eq!(broken.status.code(), Some(2), "{broken:?}");
-    expect![[""]].assert_eq(last(&broken.stderr));
+    expect!["error: the benches of this tree cannot be built"].assert_eq(last(&broken.stderr));
 }
 
 /// The last line of what a program printed: others are of those that it started.
@@ -171,7 +171,24 @@ fn what_cannot_be_done_is_told() {
     said += &told(&["compare", "no-such-commit"]);
     let usage = program(env!("CARGO_BIN_EXE_figures"), &["measure"]);
     fs::remove_dir_all(&folder).unwrap();
-    expect![[""]].assert_eq(&said);
+    expect![[r#"
+        compare HEAD --rounds few: error: --rounds few is no number
+        compare HEAD --fast: error: --fast is not known; see `figures` without arguments
+        record --fast: error: --fast is not known; see `figures` without arguments
+        keep absent.jsonl: error: absent.jsonl: No such file or directory (os error 2)
+        record: error: this folder is in no repository
+        compare no-such-commit: error: no-such-commit is no commit of FOLDER
+    "#]].assert_eq(&said);
     assert_eq!(usage.status.code(), Some(2), "{usage:?}");
-    expect![[""]].assert_eq(&String::from_utf8_lossy(&usage.stdout));
+    expect![[r#"
+        figures compare COMMIT [--rounds N] [BENCH...] [-- ARGUMENT...]
+            Builds the benches of an earlier commit in a worktree of its own under target/compare, lets them take turns with those
+            of this tree, 5 rounds if not said otherwise, and fails if a case is more than a tenth slower in three quarters of them.
+        figures compare --lines BEFORE AFTER
+            The same of lines that were recorded before.
+        figures record [BENCH...] [-- ARGUMENT...]
+            Runs the benches of this tree, keeps their lines in benches/recorded/ours.jsonl, and draws the page of the book.
+        figures keep FILE
+            Keeps lines that were recorded before, in the place of those of the same benches on the same machine.
+    "#]].assert_eq(&String::from_utf8_lossy(&usage.stdout));
 }

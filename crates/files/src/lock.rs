@@ -81,6 +81,8 @@ mod tests {
         drop(held);
         Locked::within(&folder, Duration::ZERO).expect("nobody has it any more");
         fs::remove_dir(&folder).expect("is empty");
-        expect![[""]].assert_eq(&error.to_string().replace(&folder.display().to_string(), "FOLDER"));
+        expect![[r#"
+            FOLDER: it is being written already
+            help: let the other save come to its end, or save into another folder"#]].assert_eq(&error.to_string().replace(&folder.display().to_string(), "FOLDER"));
     }
 }

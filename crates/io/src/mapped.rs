@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn what_is_not_mapped_for_want_of_memory_names_the_limits() {
         let message = |error: io::Error| refused(error).to_string();
-        expect_test::expect![[""]].assert_eq(&message(io::ErrorKind::OutOfMemory.into()));
+        expect_test::expect!["out of memory: a process on Linux maps half of `vm.max_map_count` files, and no more bytes than `ulimit -v` says"].assert_eq(&message(io::ErrorKind::OutOfMemory.into()));
         assert_eq!(message(io::ErrorKind::NotFound.into()), io::Error::from(io::ErrorKind::NotFound).to_string());
     }
 }

@@ -104,7 +104,21 @@ mod tests {
             Scheme { storage: Dtype::Int8, ..table },
         ]
         .map(|scheme| scheme.check().expect_err("it contradicts").to_string());
-        expect_test::expect![[""]].assert_eq(&said.join("\n"));
+        expect_test::expect![[r#"
+            the scheme of by_hand has codes of 5 bits
+            help: give a table codes of 1 to 4 bits, and integers codes of 1 to 8
+            the scheme of by_hand has codes of 0 bits
+            help: give a table codes of 1 to 4 bits, and integers codes of 1 to 8
+            the scheme of by_hand has codes of 32 bits
+            help: give a table codes of 1 to 4 bits, and integers codes of 1 to 8
+            in the scheme of by_hand `coding` contradicts the encoding Nf4
+            help: take all fields from a format that is encoded so, or `Scheme::codebook` for a table of your own
+            in the scheme of by_hand `scaling` contradicts the encoding Nearest
+            help: take all fields from a format that is encoded so, or `Scheme::codebook` for a table of your own
+            in the scheme of by_hand `nested` contradicts the encoding Nearest
+            help: take all fields from a format that is encoded so, or `Scheme::codebook` for a table of your own
+            in the scheme of by_hand `storage` contradicts the encoding Nearest
+            help: take all fields from a format that is encoded so, or `Scheme::codebook` for a table of your own"#]].assert_eq(&said.join("\n"));
         assert!(table.check().is_ok());
     }
 }

@@ -162,6 +162,11 @@ mod tests {
             said(3, false, false, &[&k, &v]),
             said(2, false, true, &[&k, &v]),
         ];
-        expect_test::expect![[""]].assert_eq(&reasons.join("\n"));
+        expect_test::expect![[r#"
+            declined: there are no keys and values
+            declined: the sums of the weights are wanted as well
+            declined: neither keys nor values are stored
+            declined: the heads of the queries are no groups of those of the keys
+            declined: an operand is missing"#]].assert_eq(&reasons.join("\n"));
     }
 }

@@ -362,5 +362,24 @@ fn what_holds_a_matrix_says_which_part_of_it_does_not_fit() {
         *json.pointer_mut(pointer).unwrap_or_else(|| panic!("{value} has no {pointer}")) = json!(other);
         format!("{}\n", loaded(&json, &arrays).expect_err("does not fit"))
     });
-    expect_test::expect![[""]].assert_eq(&said.concat());
+    expect_test::expect![[r#"
+        its sum is f32[8,64], where an AsStored of f32[4,128] has f32[4,128]
+        help: take the parts of one array, with its shape and block size
+        its matrix is f32[8,64], where a matrix of 8-bit activations of f32[4,128] has f32[4,128]
+        help: take the parts of one array, with its shape and block size
+        its matrix is f32[8,64], where a matrix of 8-bit products of f32[4,128] has f32[4,128]
+        help: take the parts of one array, with its shape and block size
+        its weight is f32[8,64], where a weight that saves activations of f32[4,128] has f32[4,128]
+        help: take the parts of one array, with its shape and block size
+        an observed weight of f32[4,128] has f32[8,64] with 2 axes
+        help: build it by its constructor
+        its inner array is f32[4,128], where a straight-through array of f32[8,64] has f32[8,64]
+        help: take the parts of one array, with its shape and block size
+        its master is f32[8,64], where a prepared weight of f32[4,128] has f32[4,128]
+        help: take the parts of one array, with its shape and block size
+        Int8(f32[8,64]) is not in the format nf4:64+stochastic, in which a step would round it
+        help: take the format that made these codes
+        f32[2,8,6] are no scores of their queries and keys
+        help: compute them anew
+    "#]].assert_eq(&said.concat());
 }

@@ -278,7 +278,14 @@ fn the_family_rounds_activations_where_the_format_does() {
         Int8Array::quantize(&w, Granularity::Column).expect("quantizes").into(),
         Nf4Array::quantize(&normal(3, &[2, 8, 64]), 64).expect("quantizes").into(),
     ];
-    expect_test::expect![[""]].assert_eq(&others.each_ref().map(|value| said_of(rounding(value))).concat());
+    expect_test::expect![[r#"
+        bf16 has no products with activations in 8 bits
+        help: leave `int8_activations` out, or use nf4, fp4, int8, affine, symmetric or k
+        f32[40,96] in int8:40 is stored by columns, and its products stay in floats
+        help: round the activations of matrices that are stored by rows
+        f32[2,8,64] in nf4:64 is no matrix, and its products stay in floats
+        help: round the activations of matrices that are stored by rows
+    "#]].assert_eq(&others.each_ref().map(|value| said_of(rounding(value))).concat());
 }
 
 fn pair<T: ImplicitArray + Clone>(made: Result<T>, with: fn(T) -> Result<T>) -> (Value, Value) {

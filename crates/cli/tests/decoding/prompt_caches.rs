@@ -143,7 +143,16 @@ fn a_prompt_cache_that_does_not_fit_is_refused() {
         assert_eq!(output.status.code(), Some(1), "{said}");
         said
     });
-    expect![[""]].assert_eq(&said.concat());
+    expect![[r#"
+        error: FILE: it holds 2 layers, and the model has 1
+        help: give a file that was written with this model, or another name
+        error: FILE: layer 0 is no cache of f16[1,1,0,8] in Everything
+        help: give a file that was written with this model, or another name
+        error: FILE: its entry tacit.chat is no conversation: expected value at line 1 column 1
+        help: give a file that was written with this model, or another name
+        error: the conversation in the prompt cache has begun already
+        help: leave `--system` out, or begin with another file
+    "#]].assert_eq(&said.concat());
 }
 
 /// Of two conversations in one file the one that is written last would be the only one.

@@ -37,14 +37,30 @@ fn why_a_text_ended_is_told_and_what_was_drafted() {
         // Where no time goes by, there is no rate.
         without_numbers(&said).replace(", at N a second", "").replace(" at N a second", "")
     });
-    expect![[""]].assert_eq(&said.concat());
+    expect![[r#"
+        N tokens of prompt
+        N tokens (the text ended)
+        peak memory N MB, weights N MB
+        N tokens of prompt
+        N tokens (the limit of --max-tokens)
+        N of N drafted tokens accepted
+        peak memory N MB, weights N MB
+        N tokens of N prompts
+        text N: N tokens (the limit of --max-tokens)
+        text N: N tokens (the limit of --max-tokens)
+        N tokens in all
+        peak memory N MB, weights N MB
+    "#]].assert_eq(&said.concat());
 }
 
 #[test]
 fn a_draft_of_other_tokens_is_refused() {
     let other = model().with_file_name("gpt-2.gguf");
     let options = ["--prompt", "a", "--draft", other.to_str().expect("text")];
-    expect![[""]].assert_eq(&refused("generate", &options));
+    expect![[r#"
+        error: the tokenizer of the draft knows 526 tokens, and that of the model 884
+        help: take a draft with the tokens of the model
+    "#]].assert_eq(&refused("generate", &options));
 }
 
 /// A tokenizer may know few words, or be that of another model.
@@ -78,5 +94,14 @@ fn a_tokenizer_that_does_not_fit_is_refused() {
         assert_eq!(output.status.code(), Some(1), "{said}");
         said
     });
-    expect![[""]].assert_eq(&said.concat());
+    expect![[r#"
+        error: model/tokenizer.json: EOF while parsing an object at line 1 column 1
+        help: fetch the tokenizer of this model again
+        error: the tokenizer cannot read the prompt: WordLevel error: Missing [UNK] token from the vocabulary
+        help: give text that its vocabulary has
+        error: b.jsonl:1: the tokenizer cannot read the text: WordLevel error: Missing [UNK] token from the vocabulary
+        help: give text that its vocabulary has
+        error: a.jsonl:1: token 100000 is not among the 884 that the model knows
+        help: take the tokenizer of this model
+    "#]].assert_eq(&said.concat());
 }

@@ -40,7 +40,23 @@ fn a_run_that_went_on_is_told_of() {
     killed(&folder, &options, "merged", || saved(&folder.at(".merged.training")) > 0);
     let run = folder.run(&options, "merged");
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
-    expect![[""]].assert_eq(&sentences(&String::from_utf8(run.stdout).expect("text")));
+    expect![[r#"
+        N   N   Ne-N     N      N
+        N   N   Ne-N     N      N
+        N   N   Ne-N     N      N
+        N   N   Ne-N     N      N
+        N   N   Ne-N     N      N
+        N   N   Ne-N     N      N
+        N   N   Ne-N     N      N
+        N   N   Ne-N     N      N
+        N   N   Ne-N     N      N
+        N   N   Ne-N     N      N
+        N  a loss of N and a perplexity of N in the other file
+        N steps on N rows trained N numbers, which are in merged
+        N of the steps were made before
+        N texts are longer than a row, and were cut up
+        the merge lost N % of the change at most
+    "#]].assert_eq(&sentences(&String::from_utf8(run.stdout).expect("text")));
 }
 
 #[test]
@@ -54,7 +70,11 @@ fn an_adapter_and_what_is_drawn_have_their_names() {
     let options = ["--lora", "adapter", "--convention", "mlx-lm", "--svg", "perplexity.svg"];
     let measured = command.args(options).output().expect("starts");
     assert!(measured.status.success(), "{}", String::from_utf8_lossy(&measured.stderr));
-    expect![[""]].assert_eq(&sentences(&String::from_utf8(measured.stdout).expect("text")));
+    expect![[r#"
+        format    perplexity       error    bits         bytes
+        none      N   N  N         N
+        N tokens in N windows of N counted as mlx-lm does: all but the first of each, with the adapter adapter
+    "#]].assert_eq(&sentences(&String::from_utf8(measured.stdout).expect("text")));
     for (file, names) in [
         ("losses.svg", &["loss by step", "the other file"][..]),
         ("perplexity.svg", &["Perplexity by format", ", with the adapter adapter"]),
@@ -76,5 +96,12 @@ fn the_last_step_is_judged_and_a_place_that_holds_no_run_is_refused() {
         folder.said(&["--lora", "2", "--merge", "none"], "m.gguf"),
         folder.said(&["--lora", "2"], ".."),
     ];
-    expect![[""]].assert_eq(&said.concat());
+    expect![[r#"
+        error: the loss after step 1, the last one, is NaN
+        help: give a lower `--rate` or a longer `--warmup`; what was saved is as it was
+        error: a run leaves its steps beside the output
+        help: write to a file
+        error: .. has no name
+        help: name a folder that is made, or a file
+    "#]].assert_eq(&said.concat());
 }

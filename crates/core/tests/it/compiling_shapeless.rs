@@ -185,7 +185,12 @@ fn a_shape_in_the_structure_of_what_is_returned_is_refused() -> Result<()> {
     for seed in [1, 2] {
         said += &said_of(f.call(normal(seed, &[6, 3])?));
     }
-    expect![[""]].assert_eq(&said);
+    expect![[r#"
+        f was compiled without shapes and cannot be: a shape went into the structure of its results: static value 4 -> 6 at `results.1`
+        help: let no extent go into the function, as in `flatten` for `reshape`, or compile it with `shapeless: false`
+        f was compiled without shapes and cannot be: a shape went into the structure of its results: static value 4 -> 6 at `results.1`
+        help: let no extent go into the function, as in `flatten` for `reshape`, or compile it with `shapeless: false`
+    "#]].assert_eq(&said);
     Ok(())
 }
 
@@ -201,7 +206,10 @@ fn a_shape_in_the_structure_of_a_state_is_refused() -> Result<()> {
     f.call(&mut state, normal(0, &[4, 3])?)?;
     assert_eq!(state.1.0, 4);
     let mut state = start();
-    expect![[""]].assert_eq(&said_of(f.call(&mut state, normal(1, &[6, 3])?)));
+    expect![[r#"
+        f was compiled without shapes and cannot be: a shape went into the structure of its results: static value 4 -> 6 at `state.1`
+        help: let no extent go into the function, as in `flatten` for `reshape`, or compile it with `shapeless: false`
+    "#]].assert_eq(&said_of(f.call(&mut state, normal(1, &[6, 3])?)));
     assert_eq!(state.1.0, 0);
     Ok(())
 }

@@ -139,7 +139,11 @@ fn another_kernel_of_the_name_is_not_taken_for_it() -> Result<()> {
         let _deny = Policy::Deny.scope();
         implicit(Same::of(3.0, &[2]), impostor).expect_err("nobody takes it")
     };
-    expect![[""]].assert_eq(&message(&error));
+    expect![[r#"
+        test.Cap[most=2] of Same(f32[2]) needs Same materialized, which the policy forbids
+        declined: cap_same: it is another kernel of the name test.Cap
+        declined: any_primitive: test.Cap of f32[2]
+        help: write a handler for this primitive and these types, or allow it here with `Policy::Allow.scope()`"#]].assert_eq(&message(&error));
     Ok(())
 }
 
@@ -194,5 +198,11 @@ fn an_explanation_tells_of_kernels_without_a_source() {
     let told = || explain(Same::of(3.0, &[2, 4]), |x| cap(2.0, &x)).expect("runs").to_string();
     let plain = told();
     let _cpu = DeviceFallback::Cpu.scope();
-    expect![[""]].assert_eq(&without_lines(&format!("{plain}\n{}", told())));
+    expect![[r#"
+        { lambda a:Same(f32[2,4]) .
+            b:f32[2,4] = minimum a f32[2,4]   materialized
+            in (b) }   1 ops, 0 handled, 1 materialized (32 B), 1 as plain ops
+        { lambda a:Same(f32[2,4]) .
+            b:Same(f32[2,4]) = test.Cap[most=2] a   cap_same   crates/core/tests/it/kernels.rs:LINE
+            in (b) }   1 ops, 1 handled, 0 materialized (0 B), 2 on the CPU"#]].assert_eq(&without_lines(&format!("{plain}\n{}", told())));
 }

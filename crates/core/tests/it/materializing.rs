@@ -126,7 +126,9 @@ fn an_array_that_is_built_as_itself_is_an_error() {
     .assert_eq(&error(circular(false).dense()).to_string());
     let said = error(implicit(circular(false), |x| x.negative())).to_string();
     assert!(said.starts_with("test.Circular is materialized to itself"), "{said}");
-    expect![[""]].assert_eq(&error(implicit(circular(true), |x| x.negative())).to_string());
+    expect![[r#"
+        test.Circular is used as itself, and so without end
+        help: return `None` from `Materialize::used_as` where primitives are applied to the array itself"#]].assert_eq(&error(implicit(circular(true), |x| x.negative())).to_string());
     let bottomless = Value::from(Bottomless { array: vector(&[1.0]) });
     assert!(matches!(error(bottomless.aval()), Error::NoAval { ty: "test.Bottomless", .. }));
 }

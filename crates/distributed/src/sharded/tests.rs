@@ -111,7 +111,22 @@ fn ops_that_move_elements_across_parts_are_declined() {
             Ok(ops::pad(&a[0], [(1, 1), (0, 0)].as_slice(), Array::from_f32(0.0), None)?)
         }),
     ];
-    expect![[""]].assert_eq(&reasons(calls));
+    expect![[r#"
+        columns of rows: sharded_gather: only whole rows are gathered from the parts
+        a slice: sharded_slice: the slice cuts the axis that is split
+        a slice: linear_slice: no view of tacit.Sharded has a product
+        backwards: sharded_slice: the slice runs backwards
+        backwards: linear_slice: only ranges without steps are cut as a view
+        an update of two rows: sharded_slice_update_of: the update does not cover the axis that it is split along
+        elements of two rows: sharded_scatter_axis_of: the update does not cover the axis that it is split along
+        elements across parts: sharded_scatter_axis: it puts elements along the axis that is split
+        a dynamic slice: sharded_dynamic_slice: the slice cuts the axis that is split
+        pieces: sharded_split: the pieces lie across the parts
+        one behind the other: sharded_concatenate: arrays are joined along the axis that is split
+        one behind the other: linear_concatenate: no part has a product
+        one behind the other: sharded_concatenate: arrays are joined along the axis that is split
+        one behind the other: linear_concatenate: no part has a product
+        padding: sharded_pad: the axis that is split is padded"#]].assert_eq(&reasons(calls));
 }
 
 #[test]
@@ -133,6 +148,19 @@ fn ops_whose_operands_are_split_in_another_way_are_declined() -> Result<()> {
         ("no gradient", vec![split(&[4, 6], 0)], |a| Ok(mlx_rs::stop_gradient(&a[0])?)),
         ("rows", vec![gathered, places(&[3]).into()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
     ];
-    expect![[""]].assert_eq(&reasons(calls));
+    expect![[r#"
+        a sum: sharded_elementwise: Sharded(f32[4,6]) is split along axis 1 over one rank, and f32[4,6] along axis 0 over one rank
+        a sum: sharded_elementwise_second: Sharded(f32[4,6]) is split along axis 0 over one rank, and f32[4,6] along axis 1 over one rank
+        a sum: sharded_elementwise: Sharded(f32[4,6]) is split along axis 0 over one rank, and f32[4,6] along axis 1 over one rank
+        a sum: sharded_elementwise_second: Sharded(f32[4,6]) is split along axis 1 over one rank, and f32[4,6] along axis 0 over one rank
+        a scan: sharded_scan: it runs along the axis that is split
+        a sort: sharded_rowwise: it runs along the axis that is split
+        a product of elements: sharded_reduction: ranks share no products of their elements
+        places in parts: sharded_gather_axis: the places are not dense
+        experts of experts: sharded_gather_mm: f32[2,2,3,4] is not a stack of matrices
+        a product with codes: sharded_matmul: Nf4(f32[64,8]) is not whole on every rank, or is stored
+        a product with codes: linear_matmul: the other side is Sharded(f32[4,64]), which is not dense
+        no gradient: sharded_compiled: parts have no rule for it
+        rows: linear_gather: rows are taken of what is gathered"#]].assert_eq(&reasons(calls));
     Ok(())
 }

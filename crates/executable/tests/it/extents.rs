@@ -263,7 +263,18 @@ fn a_refusal_says_what_to_do() {
         |x, _| if x.shape()[0] == 4 { Ok(x.exp()?) } else { Ok(x.sin()?) },
     ];
     let said = functions.map(|f| said_of(rows(Mode::Compiled, f).active_extent(3, UPPER)));
-    expect![[""]].assert_eq(&said.concat());
+    expect![[r#"
+        3 of 4 rows cannot be computed alone: sum[axes=(0)] of f32[4,6] mixes them
+        help: keep rows apart in the function, or run all of them
+        3 of 4 rows cannot be computed alone: an operand of divide is a constant f32[4,6] that is another for them
+        help: let the function read no extent into a value and draw no random numbers, or run all rows
+        3 of 4 rows cannot be computed alone: slice[start_indices=(0,4),end_indices=(4,5),strides=(1,1)] of f32[4,6] is another for them
+        help: let the function read no extent into a parameter, or run all rows
+        3 of 4 rows cannot be computed alone: the function fails on them: mlx: [reshape] Cannot reshape array of size 18 into shape (4,2,3).
+        help: let it read the extent, as `x.shape()[0]`, where it names one
+        3 of 4 rows cannot be computed alone: the function has Sin for them where it has Exp for all
+        help: let it do the same for every extent, or run all of them
+    "#]].assert_eq(&said.concat());
 }
 
 #[test]
@@ -277,7 +288,10 @@ fn a_fed_output_whose_rows_lie_along_another_axis_is_refused() {
         .expect("builds");
     turned.set_input("cache", matrix(4, 4)).expect("fits");
     turned.active_extent(2, UPPER).expect("rows keep apart");
-    expect![[""]].assert_eq(&said_of(turned.run(&[("x", &matrix(UPPER, 4))])));
+    expect![[r#"
+        output cache is f32[4,2] in 2 of 4 rows and cannot be fed to cache, which is f32[4,4]
+        help: let the rows of a fed output be its leading axis
+    "#]].assert_eq(&said_of(turned.run(&[("x", &matrix(UPPER, 4))])));
 }
 
 #[test]

@@ -138,7 +138,12 @@ fn optional_inputs_and_what_describes_nothing() {
     let mut scaled = scaled.build(|given| Ok(vec![given.get("by")?.clone()])).expect("builds");
     let empty = Executable::builder("empty").output("y").build(|_| Ok(vec![vector(&[1.0])])).expect("builds");
     let said = [said_of(scaled.set_parameter("by", vector(&[3.0]))), said_of(empty.array_from_bytes("x", &[]))];
-    expect![[""]].assert_eq(&said.concat());
+    expect![[r#"
+        by is an optional input of scaled, not a parameter
+        help: set it with `set_input`; it stays until it is set again or fed
+        empty describes no x
+        help: describe it first
+    "#]].assert_eq(&said.concat());
 }
 
 #[test]

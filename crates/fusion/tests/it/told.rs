@@ -118,7 +118,21 @@ fn what_stages_do_not_take_is_told_by_axes_and_places() -> Result<()> {
         let sorted = ops::sort_axis(w.as_dtype(mlx_rs::Dtype::Float64)?, 0)?;
         Ok::<_, tacit_core::Error>([first, taken, whole, sorted, w.matmul(&w)?.cummax(-1, None, None)?.negative()?])
     })?;
-    expect_test::expect![[""]].assert_eq(&told.compiled.to_string());
+    expect_test::expect![[r#"
+        compiled: 13 nodes of MLX (programs 1)
+            1 ArgReduce u32[1,3,4]: no stage computes it of this dtype along these axes
+            1 Squeeze u32[3,4]: it only says how an array lies
+            1 Gather f32[2,2,3,1]: no stage computes it of these dtypes and places
+            1 Transpose f32[2,3,2,1]: it only says how an array lies
+            1 Squeeze f32[2,3,2]: it only says how an array lies
+            1 AsType i32[2,3,4]: no stage computes it of these dtypes, and no program of these shapes, or of rows as long
+            1 Sum i32[2,1,4]: no stage computes it of this dtype along these axes
+            1 Squeeze i32[2,4]: it only says how an array lies
+            1 AsType f64[4,4]: no stage computes it of these dtypes, and no program of these shapes, or of rows as long
+            1 Sort f64[4,4]: no stage computes it of these dtypes
+            1 Matmul f32[4,4]: no other stage is beside it
+            1 CumMax f32[4,4]: no stage computes it
+            1 RowProgram f32[4,4]: no other stage is beside it"#]].assert_eq(&told.compiled.to_string());
     Ok(())
 }
 

@@ -63,7 +63,9 @@ fn scales_alone_change_where_the_codes_are_the_same() {
     let (doubled, report) = convert(&floats, &rules(true)).expect("converts");
     let [row] = report.converted.as_slice() else { panic!("one parameter is named: {report}") };
     assert!(row.kept && row.error > 0.0 && row.error < 5e-3, "the scales lose what they lose: {report}");
-    expect![[""]].assert_eq(&report.to_string());
+    expect![[r#"
+        model.layers.0.self_attn.k_proj.weight  Nf4(f16[80,112]) -> Nf4(f16[80,112]) nf4:32:double  codes kept, error 2.94e-4
+        1 converted, 1 kept, 5600 B -> 4772 B"#]].assert_eq(&report.to_string());
     let codes = |parameters: &Parameters| parameters[&row.path].downcast::<Nf4Array>().expect("nf4").codes().clone();
     assert!(codes(&read).eq_values(codes(&doubled)).unwrap());
 }

@@ -310,7 +310,12 @@ fn scales_without_a_weight_or_of_more_than_it_are_refused() {
         refused(&[tensor("w.weight_scale", "F8_E8M0", &[1], vec![127])]),
         refused(&[tensor("w.weight", "F8_E4M3", &[3], vec![0x38; 3]), floats("w.weight_scale", &[3], |_| 1.0)]),
     ];
-    expect![[""]].assert_eq(&said.concat());
+    expect![[r#"
+        model.safetensors: w.weight_scale: it is a scale in eight bits, of no weight that is read
+        help: convert the checkpoint to floats, or to F8_E4M3 with float scales
+        model.safetensors: w.weight_scale: it is f32[3], which is no scale of f32[3]
+        help: fetch the checkpoint again, or in floats
+    "#]].assert_eq(&said.concat());
 }
 
 /// A scale of a tensor beside the weight says nothing of the weight.

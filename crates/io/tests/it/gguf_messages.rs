@@ -36,7 +36,25 @@ fn a_file_that_ends_says_in_what() {
             reason.split(' ').map(|word| if word.starts_with(|c: char| c.is_ascii_digit()) { "N" } else { word });
         said.insert(words.collect::<Vec<_>>().join(" "));
     }
-    expect![[""]].assert_eq(&said.into_iter().collect::<Vec<_>>().join("\n"));
+    expect![[r#"
+        F32 of [8] at N behind the header, which ends at N is not within the N bytes of the file
+        N is given as the length of a key, and the N bytes that are left hold N at most
+        N is given as the length of a list, and the N bytes that are left hold N at most
+        N is given as the length of the name of a tensor, and the N bytes that are left hold N at most
+        N is given as the number of keys, and the N bytes that are left hold N at most
+        N is given as the number of tensors, and the N bytes that are left hold N at most
+        the file ends in a number: N bytes are needed at byte N and N are left
+        the file ends in a place: N bytes are needed at byte N and N are left
+        the file ends in a type: N bytes are needed at byte N and N are left
+        the file ends in an extent: N bytes are needed at byte N and N are left
+        the file ends in the length of a key: N bytes are needed at byte N and N are left
+        the file ends in the length of a list: N bytes are needed at byte N and N are left
+        the file ends in the length of the name of a tensor: N bytes are needed at byte N and N are left
+        the file ends in the magic number: N bytes are needed at byte N and N are left
+        the file ends in the number of extents: N bytes are needed at byte N and N are left
+        the file ends in the number of tensors: N bytes are needed at byte N and N are left
+        the file ends in the type of a list: N bytes are needed at byte N and N are left
+        the file ends in the version: N bytes are needed at byte N and N are left"#]].assert_eq(&said.into_iter().collect::<Vec<_>>().join("\n"));
 }
 
 #[test]
@@ -63,7 +81,14 @@ fn tensors_that_no_model_has_are_refused() {
         let file = Gguf::open(folder.file("model.gguf", made.bytes())).expect(name);
         format!("{name}: {}\n", folder.message(&file.hugging_face().map(|_| ()).expect_err(name)))
     });
-    expect![[""]].assert_eq(&said.concat());
+    expect![[r#"
+        gains in blocks: FOLDER/model.gguf: output_norm.weight: it is Symmetric(f32[32]), and not dense
+        help: convert the model again: llama.cpp leaves such tensors as floats
+        gates of another type: FOLDER/model.gguf: blk.0.attn_gate.weight: it is F16 [2, 32], and blk.0.attn_qkv.weight is F32 [6, 32]
+        help: convert the model again, with one type for both
+        filters in blocks: FOLDER/model.gguf: blk.0.ssm_conv1d.weight: it is Symmetric(f32[2,32]), and not dense
+        help: convert the model again: llama.cpp leaves such tensors as floats
+    "#]].assert_eq(&said.concat());
 }
 
 #[test]
@@ -96,7 +121,14 @@ fn configurations_that_metadata_do_not_give_are_refused() {
         let file = Gguf::open(folder.file("model.gguf", made.bytes())).expect(name);
         format!("{name}: {}\n", folder.message(&file.configuration().map(|_| ()).expect_err(name)))
     });
-    expect![[""]].assert_eq(&said.concat());
+    expect![[r#"
+        a word for windows: FOLDER/model.gguf: gemma3.attention.sliding_window_pattern: it is "each", and should be true or false of each layer, or a number
+        help: convert the model again
+        factors of halves: FOLDER/model.gguf: rope_freqs.weight: it is F16 [4], and should be a list of F32
+        help: convert the model again
+        a matrix of factors: FOLDER/model.gguf: rope_freqs.weight: it is F32 [2, 2], and should be a list of F32
+        help: convert the model again
+    "#]].assert_eq(&said.concat());
 }
 
 #[test]
@@ -118,7 +150,12 @@ fn parts_that_do_not_belong_together_are_refused() {
         folder.file("m-00002-of-00002.gguf", second);
         format!("{name}: {}\n", folder.message(&Gguf::open(path).expect_err(name)))
     });
-    expect![[""]].assert_eq(&said.concat());
+    expect![[r#"
+        a tensor twice: FOLDER/m-00002-of-00002.gguf: v: an earlier part has a tensor of this name
+        help: fetch all parts of the model again
+        too few: FOLDER/m-00001-of-00002.gguf: split.tensors.count: it is 3, and the parts have 2
+        help: fetch all parts of the model again
+    "#]].assert_eq(&said.concat());
 }
 
 #[test]
@@ -135,5 +172,12 @@ fn models_that_llama_cpp_has_otherwise_are_refused() {
         // MLX has no such filter.
         (net(""), parameters([("model.layers.0.linear_attn.conv1d.weight", numbers(&[8, 4]))])),
     ];
-    expect![[""]].assert_eq(&refused(cases.iter().map(|(config, given)| (&**config, given.clone()))));
+    expect![[r#"
+        FOLDER/config.json: layer_types: full_attention is not in the last of every 4 layers, and there alone
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: rope_scaling.long_factor: it is no list of numbers above 0
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/made.gguf: model.layers.0.linear_attn.conv1d.weight: it cannot be written: mlx: [squeeze] Cannot squeeze axis -1 with size 4 which is not equal to 1.
+        help: the configuration is that of another model: fetch both again
+    "#]].assert_eq(&refused(cases.iter().map(|(config, given)| (&**config, given.clone()))));
 }

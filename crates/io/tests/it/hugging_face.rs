@@ -40,7 +40,18 @@ fn a_quantized_checkpoint_is_not_read_as_floats() {
         let error = hugging_face::read(golden(file)).expect_err("refused").to_string();
         error.replace(&golden("").display().to_string(), "") + "\n"
     });
-    expect![[""]].assert_eq(&said.concat());
+    expect![[r#"
+        bitsandbytes/4bit.safetensors: model.layers.0.self_attn.k_proj.weight.quant_state.bitsandbytes__nf4: the checkpoint is not of floats alone, and codes are no parameters
+        help: read it by `bitsandbytes::read`
+        bitsandbytes/int8.safetensors: model.layers.0.mlp.down_proj.SCB: the checkpoint is not of floats alone, and codes are no parameters
+        help: read it by `bitsandbytes::read`
+        mlx_lm/uniform/model.safetensors: lm_head.scales: the checkpoint is not of floats alone, and codes are no parameters
+        help: read it by `mlx_lm::read`
+        gptq/bits4/model.safetensors: layers.0.proj.qweight: the checkpoint is not of floats alone, and codes are no parameters
+        help: read it by `gptq::read`
+        awq/group32/model.safetensors: layers.0.proj.qweight: the checkpoint is not of floats alone, and codes are no parameters
+        help: read it by `awq::read`
+    "#]].assert_eq(&said.concat());
 }
 
 #[test]

@@ -45,7 +45,12 @@ fn a_header_that_no_file_has_is_refused() -> Result<()> {
     write(folder.join("empty.safetensors"), Vec::new(), &Metadata::new())?;
     let empty = Tensors::open(folder.join("empty.safetensors"))?;
     let cases = [("a long header", Tensors::open(&path).map(drop)), ("no tensor", empty.get("w").map(drop))];
-    expect![[""]].assert_eq(&said(&folder, cases));
+    expect![[r#"
+        a long header: FOLDER/long.safetensors: its header is to have 100000001 bytes, and 100000000 is the most
+        help: the file is not as it was written: fetch or write it again
+        no tensor: FOLDER/empty.safetensors: w: there is no such tensor
+        help: there is none at all
+    "#]].assert_eq(&said(&folder, cases));
     Ok(())
 }
 
@@ -61,7 +66,16 @@ fn what_a_model_s_file_says_wrongly_of_itself() -> Result<()> {
         ("no version", loaded(&[("tacit.version", "newest")])),
         ("no values", loaded(&[("tacit.values", "[]")])),
     ];
-    expect![[""]].assert_eq(&said(&folder, cases));
+    expect![[r#"
+        an unknown part: FOLDER/changed.safetensors: it has an unknown part of a model, "gradients"
+        help: the file is not as it was written: fetch or write it again
+        leaves without their kinds: FOLDER/changed.safetensors: what it says of its leaves cannot be read: EOF while parsing a list at line 1 column 1
+        help: the file is not as it was written: fetch or write it again
+        no version: FOLDER/changed.safetensors: its version is "newest"
+        help: the file is not as it was written: fetch or write it again
+        no values: FOLDER/changed.safetensors: it does not say which values it holds: invalid type: sequence, expected a map at line 1 column 0
+        help: the file is not as it was written: fetch or write it again
+    "#]].assert_eq(&said(&folder, cases));
     Ok(())
 }
 
@@ -84,7 +98,22 @@ fn what_is_wrong_with_a_run_is_named() -> Result<()> {
         ("a state named as the values", with("model").save(folder.join("no.safetensors"))),
         ("a state named as the moments", with("moments").save(folder.join("no.safetensors"))),
     ];
-    expect![[""]].assert_eq(&said(&folder, cases));
+    expect![[r#"
+        a damaged state: FOLDER/changed.safetensors: its state of a training run cannot be read: invalid value: integer `-1`, expected u64 at line 1 column 11
+        help: the file is not as it was written: fetch or write it again
+        no key: the random state has no key
+        help: save it with `Training::with_random`
+        no random state: the run was saved without its random state
+        help: add it by `Training::with_random` before the run is saved; the states that were saved: none at all
+        no random state among others: the run was saved without its random state
+        help: add it by `Training::with_random` before the run is saved; the states that were saved: notes
+        no model: no model was saved with the run
+        help: save it with `Training::with_model`
+        a state named as the values: a state is named model, as the values are
+        help: give it another name
+        a state named as the moments: a state is named moments, as the moments are
+        help: give it another name
+    "#]].assert_eq(&said(&folder, cases));
     Ok(())
 }
 
@@ -94,7 +123,10 @@ fn several_files_have_a_name_that_an_index_can_say() -> Result<()> {
     let parameters = Parameters::from([("w".to_owned(), ops::ones::<f32>(&[8])?.into())]);
     let writing = Writing { shard: Some(16), ..Writing::default() };
     let cases = [("another ending", save_with(folder.join("model.bin"), &parameters, writing))];
-    expect![[""]].assert_eq(&said(&folder, cases));
+    expect![[r#"
+        another ending: FOLDER/model.bin: the name does not end in .safetensors
+        help: give the place of a single file, such as model.safetensors
+    "#]].assert_eq(&said(&folder, cases));
     assert!(folder.names().is_empty());
     Ok(())
 }
@@ -115,6 +147,15 @@ fn metadata_that_are_not_torchao_s() -> Result<()> {
         ("a number for the fields", read(&[named, ("a.weight", r#"{"_type": "Int4Tensor", "_data": 3}"#)])),
         ("no blocks", read(&[named, ("a.weight", r#"{"_type": "NF4Tensor", "_data": {"shape": [4]}}"#)])),
     ];
-    expect![[""]].assert_eq(&said(&folder, cases));
+    expect![[r#"
+        no names: FOLDER/model.safetensors: tensor_names: the file's metadata do not have it, as torchao's do
+        help: the tensors and the file's metadata do not fit: write the file again
+        nothing of a tensor: FOLDER/model.safetensors: a.weight: the file's metadata do not have it, as torchao's do
+        help: the tensors and the file's metadata do not fit: write the file again
+        a number for the fields: FOLDER/model.safetensors: a.weight: the file's metadata of it are not torchao's: invalid type: integer `3`, expected static fields at line 1 column 34
+        help: the tensors and the file's metadata do not fit: write the file again
+        no blocks: FOLDER/model.safetensors: a.weight: its metadata have no shape, block_size and scaler_block_size of whole numbers
+        help: the tensors and the file's metadata do not fit: write the file again
+    "#]].assert_eq(&said(&folder, cases));
     Ok(())
 }

@@ -51,7 +51,24 @@ fn of_attention() {
         run(Attention { mask, ..of }, 4)
     };
     said(
-        &expect![[""]],
+        &expect![[r#"
+            queries: `q` holds 3 elements where 4 are needed
+            help: `queries` rows as long as a key for each entry
+            results: `out` holds 3 elements where 4 are needed
+            help: `queries` rows as long as a value for each entry
+            tokens: 4 rows are not cut into groups of 3, where a block and a byte end after 1
+            help: give groups of a multiple of 1 rows
+            matrices: row 2 (entry 1) is outside a matrix of 2 rows
+            help: rows count from 0 to 2 - 1
+            entries of a mask: `mask.entries` holds 1 elements where 2 are needed
+            help: one place for each entry
+            steps of a mask: `mask.column` is 2 where 1 is needed
+            help: 0 or 1, as tokens lie side by side
+            values of a mask: `mask.values` holds 4 elements where 5 are needed
+            help: one for each place that the mask reaches
+            numbers of a mask: `mask.values` holds 4 elements where 5 are needed
+            help: one for each place that the mask reaches
+        "#]],
         [
             ("queries", run(Attention { q: Floats::F32(&ONES[..3]), ..of }, 4)),
             ("results", run(of, 3)),
@@ -77,7 +94,20 @@ fn of_dense_products() {
     };
     let (a, b) = (matrix(6, 2, 3, 3), matrix(6, 3, 2, 2));
     said(
-        &expect![[""]],
+        &expect![[r#"
+            strides: `stride` is 2 where 3 is needed
+            help: rows do not overlap: a stride is at least one of them
+            elements: `a` holds 5 elements where 6 are needed
+            help: from its first element to its last
+            results: `out` holds 3 elements where 4 are needed
+            help: from its first element to its last
+            terms: `b.rows()` is 2 where 3 is needed
+            help: a row for each column of `a`
+            rows: `out.rows` is 3 where 2 is needed
+            help: one row for each of `a`
+            columns: `out.columns` is 3 where 2 is needed
+            help: one column for each of `b`
+        "#]],
         [
             ("strides", run(matrix(6, 2, 3, 2), b, 4, [2, 2])),
             ("elements", run(matrix(5, 2, 3, 3), b, 4, [2, 2])),
@@ -107,7 +137,32 @@ fn of_products_with_chosen_matrices() {
     };
     let uneven = &Stack { count: 3, ..stack };
     said(
-        &expect![[""]],
+        &expect![[r#"
+            matrices of a stack: `matrix.n` is 4 where 3 is needed
+            help: rows of a stack of matrices, all of which have as many
+            choices: `stack` holds 1 elements where 2 are needed
+            help: one matrix for each group of rows
+            rows of choices: `x` holds 3 elements where 2 are needed
+            help: whole groups of rows, as long as what is summed over
+            results of choices: `out` holds 3 elements where 4 are needed
+            help: a row of results for each row of each chosen group
+            groups: 4 rows are not cut into groups of 3, where a block and a byte end after 1
+            help: give groups of a multiple of 1 rows
+            rows of groups: `x` holds 3 elements where 4 are needed
+            help: `m` rows for each entry, as long as what is summed over
+            results of groups: `out` holds 3 elements where 4 are needed
+            help: `m` rows for each entry, as long as the side of a matrix that remains
+            matrices of gradients: `matrix.n` is 4 where 3 is needed
+            help: rows of a stack of matrices, all of which have as many
+            left sides: `left` holds 3 elements where 4 are needed
+            help: [entries, rows, n]
+            right sides: `right` holds 3 elements where 4 are needed
+            help: [entries, rows, k]
+            gradients of scales: `of_scales` holds 3 elements where 4 are needed
+            help: each block of elements has one
+            gradients of biases: `of_biases` holds 3 elements where 4 are needed
+            help: each block of elements has one
+        "#]],
         [
             ("matrices of a stack", gathered(4, both, uneven, 4)),
             ("choices", gathered(4, Indices { stack: &[1], ..both }, &stack, 4)),
@@ -142,7 +197,30 @@ fn of_products_of_integers() {
         rounding.round(&ONES[..x], &mut [0; 64][..codes], &mut [0.0; 64][..units])
     };
     said(
-        &expect![[""]],
+        &expect![[r#"
+            floats: `x` holds 3 elements where 2 are needed
+            help: `m` rows as long as the rows of the matrix
+            results of floats: `out` holds 3 elements where 4 are needed
+            help: `m` rows of one number for each row of the matrix
+            codes: int8 activations do not take codes that are not signed bytes
+            help: use `matmul`, which multiplies every matrix both ways round
+            biases: int8 activations do not take biases of signed bytes
+            help: use `matmul`, which multiplies every matrix both ways round
+            scales: int8 activations do not take scales in the plain orientation
+            help: use `matmul`, which multiplies every matrix both ways round
+            integers: `codes` holds 3 elements where 4 are needed
+            help: one for each element of as many rows as units
+            results of integers: `out` holds 3 elements where 2 are needed
+            help: as many rows as units, of one number for each column
+            units: `units` holds 3 elements where 2 are needed
+            help: one for each column of `x`
+            rows that are rounded: `x` holds 5 elements where 4 are needed
+            help: whole rows, and as many as there are units by rows
+            codes of rows: `codes` holds 3 elements where 4 are needed
+            help: one for each element of `x`
+            factors: `factors` holds 3 elements where 2 are needed
+            help: one for each element of a row of integers
+        "#]],
         [
             ("floats", floats(3, 4)),
             ("results of floats", floats(2, 3)),
@@ -178,7 +256,28 @@ fn of_errors_and_gradients() {
         columns.run(&mut [0.0; 8][..x], &mut [0.0; 8][..errors])
     };
     said(
-        &expect![[""]],
+        &expect![[r#"
+            elements: `x` holds 7 elements where 8 are needed
+            help: each element has one
+            weights: `weights` holds 3 elements where 4 are needed
+            help: each block of elements has one
+            sums: `a sum` holds 3 elements where 4 are needed
+            help: each block of elements has one
+            elements of a gradient: `x` holds 7 elements where 8 are needed
+            help: each element has one
+            gradients of elements: `of_x` holds 7 elements where 8 are needed
+            help: each element has one
+            gradients of scales: `of_scales` holds 3 elements where 4 are needed
+            help: each block of elements has one
+            a triangle: `triangle` holds 3 elements where 4 are needed
+            help: one for each two columns
+            rows: `x` holds 3 elements where 2 are needed
+            help: whole rows
+            errors: `errors` holds 3 elements where 4 are needed
+            help: one for each element of `x`
+            ends of blocks: `high` holds 1 elements where 2 are needed
+            help: each block of elements has one
+        "#]],
         [
             ("elements", measured(7, Norm::Squares, 4)),
             ("weights", measured(8, Norm::Power(0.5, &ONES[..3]), 4)),
@@ -204,7 +303,36 @@ fn of_sums_and_copies() {
         StridedCopy::new(&[axis], from, 0).run(item, &[0; 16][..length], &mut [0; 16][..to])
     };
     said(
-        &expect![[""]],
+        &expect![[r#"
+            numbers along an axis: `x` holds 5 elements where 6 are needed
+            help: outer * reduced * inner numbers
+            sums along an axis: `sums` holds 2 elements where 3 are needed
+            help: outer * inner numbers
+            a base: `base` holds 8 elements where 6 are needed
+            help: as many as the sum has elements
+            a dense base: `base` holds 7 elements where 8 are needed
+            help: as many as the sum has elements
+            a left side: `left` holds 3 elements where 4 are needed
+            help: [n, rank]
+            a right side: `right` holds 1 elements where 2 are needed
+            help: [rank, k]
+            factors: `factors` holds 3 elements where 4 are needed
+            help: one for each row
+            norms: `out` holds 3 elements where 4 are needed
+            help: one for each row
+            what is added: `x` holds 7 elements where 8 are needed
+            help: one for each element of the matrix
+            items: `item` is 3 where 8 is needed
+            help: an element of 1, 2, 4 or 8 bytes
+            steps: `axis.to` is 0 where 1 is needed
+            help: a step to each element that is written
+            steps back: `from` is 1 where 2 is needed
+            help: a place from which no step back leaves the array
+            what is read: `from` holds 3 elements where 4 are needed
+            help: as many elements as the copy reaches
+            what is written: `to` holds 2 elements where 3 are needed
+            help: as many elements as the copy reaches
+        "#]],
         [
             ("numbers along an axis", sum(&ONES[..5], [1, 2, 3], &mut [0.0; 3])),
             ("sums along an axis", sum(&ONES[..6], [1, 2, 3], &mut [0.0; 2])),
@@ -232,7 +360,16 @@ fn of_programs() {
     let program = Program::new([2, 3], vec![source], &[], &[step], &[(1, Kind::F32)]).expect("a program");
     let (mut y, mut short) = ([0.0; 6], [0.0; 5]);
     said(
-        &expect![[""]],
+        &expect![[r#"
+            inputs: `inputs` holds 0 elements where 1 are needed
+            help: one for each input of the program
+            results: `results` holds 0 elements where 1 are needed
+            help: one for each result of the program
+            an input: `an input` holds 5 elements where 6 are needed
+            help: the rows that its map gives it
+            a result: `a result` holds 5 elements where 6 are needed
+            help: one number for each row or element
+        "#]],
         [
             ("inputs", program.run(&[], vec![DataMut::F32(&mut y)])),
             ("results", program.run(&[Data::F32(&ONES[..6])], vec![])),

@@ -30,7 +30,14 @@ fn an_advisor_says_what_it_cannot_weigh() -> Result<()> {
         said_of(advisor().with_inputs(parameters(normal(2, &[4, 32]))).advise(&weight, 5.0)),
         said_of(advisor().with_inputs(parameters(ops::zeros::<i32>(&[4, 64])?)).advise(&weight, 5.0)),
     ];
-    expect![[""]].assert_eq(&said.concat());
+    expect![[r#"
+        weight has an element that is not finite
+        help: mend it before it is quantized
+        weight is f32[8,64], and its inputs f32[4,32]
+        help: give floats whose last axis is that of the parameter
+        weight is f32[8,64], and its inputs i32[4,64]
+        help: give floats whose last axis is that of the parameter
+    "#]].assert_eq(&said.concat());
     Ok(())
 }
 
@@ -45,7 +52,14 @@ fn a_cache_says_which_tokens_it_is_not_filled_with() -> Result<()> {
         said_of(filled(tokens.as_dtype(Dtype::Float16)?.into())),
         said_of(filled("nf4:64".parse::<AnyFormat>()?.quantize(&tokens)?)),
     ];
-    expect![[""]].assert_eq(&said.concat());
+    expect![[r#"
+        f32[4,64] is no buffer of a cache
+        help: give f32, f16 or bf16 of the shape [batch, heads, tokens, width]
+        f16[1,2,4,64] fills a cache of f32[1,2,0,64]
+        help: give tokens of the shape and dtype that the cache was made for
+        Nf4(f32[1,2,4,64]) fills a cache of another format
+        help: say by `KvCache::stored` what the cache holds
+    "#]].assert_eq(&said.concat());
     Ok(())
 }
 
@@ -71,7 +85,19 @@ fn a_report_and_a_refusal_say_why_a_parameter_is_left() -> Result<()> {
         said_of(Model::new(whole)?.prepare("*", "nf4:64")),
         said_of(hidden.int8_activations("*")),
     ];
-    expect![[""]].assert_eq(&said.concat());
+    expect![[r#"
+        layers.0.bias: a rule skips it
+        layers.0.weight: a rule skips it
+        layers.1.bias: it has one axis
+        layers.2.bias: it has one axis
+        layers.2.weight: it is not float
+        the rules quantize no parameter of the model: bias: it has one axis; weight: it is not float
+        help: name other parameters or another format: its parameters are bias, weight; what has one axis is quantized where a rule names its very path
+        no parameter of the model is prepared: bias: it has one axis; weight: it is not float
+        help: name other parameters or another format: its parameters are bias, weight; what has one axis is quantized where a rule names its very path
+        no parameter rounds activations to 8 bits; weight: it holds no codes
+        help: quantize weights first, in a format whose codes are multiplied as integers, such as nf4:64
+    "#]].assert_eq(&said.concat());
     Ok(())
 }
 
@@ -94,7 +120,17 @@ fn leaves_that_do_not_belong_together_are_named() -> Result<()> {
         said_of(model.load_leaves(adapters[..1].to_vec(), None)),
     ];
     model.load_leaves(adapters, None)?;
-    expect![[""]].assert_eq(&(said.concat() + &log.lines().join("\n")));
+    expect![[r#"
+        leaves are given that were not saved with the others: bias, weight.base.codes, weight.base.scales
+        help: leave them out: what they mean is in the file that they were saved in
+        there is no leaf to load
+        help: save the leaves that are trained
+        leaves that were saved are not given: weight.b
+        help: give all leaves of the file that they were saved in; `ParameterFilter::Paths` saves and loads some by themselves
+        leaves of the model are not given, of Lora: weight.b
+        help: give all leaves of the file that they were saved in; `ParameterFilter::Paths` saves and loads some by themselves
+        the leaves say nothing of the scale and the kind of their adapters: they are taken to be those of the model
+        the leaves say nothing of the scale and the kind of their adapters: they are taken to be those of the model"#]].assert_eq(&(said.concat() + &log.lines().join("\n")));
     Ok(())
 }
 
@@ -102,7 +138,10 @@ fn leaves_that_do_not_belong_together_are_named() -> Result<()> {
 fn a_model_is_not_made_of_its_leaves() -> Result<()> {
     let [layer, _] = layers()?;
     let (leaves, def) = tree::flatten(&Model::new(layer)?, Open::Closed)?;
-    expect![[""]].assert_eq(&said_of(tree::unflatten::<Model<nn::Linear>>(&def, leaves)));
+    expect![[r#"
+        a module cannot be made of its parameters alone
+        help: pass it as the state of `compile_with_state`, or change it in place
+    "#]].assert_eq(&said_of(tree::unflatten::<Model<nn::Linear>>(&def, leaves)));
     Ok(())
 }
 
@@ -119,13 +158,21 @@ fn observations_of_ranks_that_differ_are_refused() -> Result<()> {
     };
     let without_sums = seen()?.over_ranks(with([0, 0, 0, 0, -1]))?;
     let said = [said_of(seen()?.over_ranks(with([0, 1, 1, 0, 0]))), said_of(without_sums.get("weight"))];
-    expect![[""]].assert_eq(&said.concat());
+    expect![[r#"
+        other weights were observed on another rank
+        help: observe the same weights on each rank
+        the parameter weight: the weight has sums on 1 of 2 ranks
+        help: observe inputs on each rank that reach it, or leave it out
+    "#]].assert_eq(&said.concat());
     Ok(())
 }
 
 #[test]
 fn a_target_that_is_no_class_is_told_when_the_loss_is_read() -> Result<()> {
     let losses = cross_entropy(&ops::zeros::<f32>(&[2, 8])?, &Array::from_slice(&[7u32, 8], &[2]))?;
-    expect![[""]].assert_eq(&said_of(losses.eval().map_err(Error::from)));
+    expect![[r#"
+        kernel Indices failed: target 8 (entry 1) is not in the range 0 to 7
+        help: give each row a class, and leave out losses that do not count
+    "#]].assert_eq(&said_of(losses.eval().map_err(Error::from)));
     Ok(())
 }

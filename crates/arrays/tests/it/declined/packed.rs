@@ -55,7 +55,22 @@ fn batch() -> Value {
 fn what_is_not_made_from_the_codes() {
     let halves = || Value::from(Bf16Array::quantize(&normal(1, &[8, 64]), Bf16).expect("quantizes"));
     let scaled = || Value::from(Scaled::new(low_rank(), &Array::from_f32(2.0)).expect("a scalar"));
-    expect![[""]].assert_eq(&declined(&[
+    expect![[r#"
+        W / 2 + x
+            declined: scaled_add: a sum with a quotient is not made from the codes
+        2 L + x
+            declined: scaled_add: what is scaled has no codes
+        - of powers of two
+            declined: linear_negative: the scales are no floats that another number could scale
+        - of values
+            declined: linear_negative: the codes are the values, and have no scales
+        - of packed scales
+            declined: linear_negative: the scales are of a type that is not known here
+        as integers
+            declined: linear_astype: only f32, bf16 and f16 are read as views
+        as the product of a batch
+            declined: linear_matmul: f32[1,2,3,5] is not a matrix, nor a stack of them
+    "#]].assert_eq(&declined(&[
         ("W / 2 + x", vec![mxfp4(&normal(1, &[8, 64])), x(&[8, 64])], |a| {
             Ok(a[0].divide(Array::from_f32(2.0))?.add(&a[1])?)
         }),
@@ -71,7 +86,20 @@ fn what_is_not_made_from_the_codes() {
 #[test]
 fn joins() {
     let other = nf4(&normal(2, &[64, 8]), 64);
-    expect![[""]].assert_eq(&declined(&[
+    expect![[r#"
+        with a dense array
+            declined: packed_concatenate: the parts are of several types
+        with a transpose
+            declined: packed_concatenate: the parts differ in their formats, or in whether they are transposed or round activations
+        of other blocks
+            declined: packed_concatenate: the parts have different formats: nf4:64 and nf4:32
+        inside a block
+            declined: packed_concatenate: a part does not end with a block
+        of relative scales
+            declined: packed_concatenate: each part has a global scale of its own
+        of nested scales
+            declined: packed_concatenate: the scales are packed themselves
+    "#]].assert_eq(&declined(&[
         ("with a dense array", vec![matrix(), x(&[8, 64])], |a| Ok(ops::concatenate(&[&a[0], &a[1]], 0)?)),
         ("with a transpose", vec![matrix(), other], |a| Ok(ops::concatenate(&[&a[0], &a[1].t()], 0)?)),
         ("of other blocks", vec![matrix(), in_one_block(&[8, 64])], |a| Ok(ops::concatenate(&[&a[0], &a[1]], 0)?)),
@@ -85,7 +113,28 @@ fn joins() {
 
 #[test]
 fn shapes_and_slices() {
-    expect![[""]].assert_eq(&declined(&[
+    expect![[r#"
+        transpose, reshaped
+            declined: packed_reshape: the codes of a transposed view lie in another order
+        groups that are cut
+            declined: packed_reshape: a group would be cut
+        half a block
+            declined: packed_slice: the slice does not begin and end with a block
+        one column
+            declined: packed_slice: the slice does not begin and end with a block
+            declined: cut_slice: Nf4(f32[8,64]) in blocks of 64 is not cut from 0 to 1 along axis 1
+            declined: linear_slice: no view of tacit.Nf4 has a product
+        every other row
+            declined: packed_slice: only ranges without steps are cut as a view
+            declined: cut_slice: only ranges without steps are cut as a view
+            declined: linear_slice: only ranges without steps are cut as a view
+        packed scales
+            declined: packed_slice: the scales are of a type that is not known here
+            declined: cut_slice: Nf4(f32[64,64]) in blocks of 64 is not cut from 0 to 32 along axis 0
+            declined: linear_slice: no view of tacit.Nf4 has a product
+        matrices in another order
+            declined: linear_transpose: only the last two axes are transposed as a view
+    "#]].assert_eq(&declined(&[
         ("transpose, reshaped", vec![matrix()], |a| Ok(a[0].t().reshape(&[-1])?)),
         ("groups that are cut", vec![affine(&normal(1, &[4, 64]), 64, 4)], |a| Ok(a[0].reshape(&[16, 16])?)),
         ("half a block", vec![matrix()], |a| Ok(a[0].try_index((.., ..32))?)),
@@ -98,7 +147,20 @@ fn shapes_and_slices() {
 
 #[test]
 fn batches() {
-    expect![[""]].assert_eq(&declined(&[
+    expect![[r#"
+        axes
+            declined: linear_transpose: an axis of the matrices becomes one of the batch
+        flat
+            declined: batched_reshape: the matrices would be cut
+        columns
+            declined: batched_slice: the rows of the stored matrices would be cut
+        rows
+            declined: linear_broadcast: rows or columns of the matrices are repeated
+        one block
+            declined: linear_broadcast: a block belongs to several of its matrices
+        of no codes
+            declined: linear_broadcast: it is not packed
+    "#]].assert_eq(&declined(&[
         ("axes", vec![two()], |a| Ok(a[0].transpose_axes(&[1, 0, 2])?)),
         ("flat", vec![batch()], |a| Ok(a[0].reshape(&[-1])?)),
         ("columns", vec![batch()], |a| Ok(a[0].try_index((.., .., ..32))?)),
@@ -113,14 +175,37 @@ fn batches() {
         product(batch(), Product::Right, x(&[3, 2, 8])),
         said_of(half.cast(F32)),
     ];
-    expect![[""]].assert_eq(&said.concat());
+    expect![[r#"
+        declined: rows are not taken of its parts
+        declined: f32[3,2,8] is not of the batch of f32[4,8,64]
+        declined: a rounding must show
+    "#]].assert_eq(&said.concat());
 }
 
 #[test]
 fn writes() {
     let buffer = || nf4(&normal(1, &[16, 64]), 64);
     let columns = || nf4(&normal(2, &[64, 4]), 32);
-    expect![[""]].assert_eq(&declined(&[
+    expect![[r#"
+        a part of rows, read
+            declined: packed_dynamic_slice: a row would be cut
+        the ends of rows
+            declined: packed_slice_update: only ranges of whole rows are written
+        the starts of rows
+            declined: packed_slice_update: f32[4,32] is no whole rows of f32[16,64]
+        places in rows
+            declined: packed_scatter_axis: rows are written whole, and where all of them agree
+        zeros
+            declined: packed_slice_update: what is written has no codes
+        a transpose
+            declined: packed_slice_update: what is written is the transpose of what is stored
+        other blocks
+            declined: packed_slice_update: what is written has other static fields
+        rows of relative scales
+            declined: packed_slice_update: scales are relative to one of the whole array
+        relative scales
+            declined: packed_slice_update: the scales are relative to a magnitude of the whole array
+    "#]].assert_eq(&declined(&[
         ("a part of rows, read", vec![buffer()], |a| {
             dynamic_slice(&a[0], &Array::from_slice(&[5i32], &[1]), &[0], &[4, 32])
         }),
@@ -181,7 +266,16 @@ fn products_that_are_asked_for() {
         product(in_one_block(&[1, 2, 3, 5]), Product::Right, x(&[4, 3])),
         said_of(cut(&of_packed_scales(), 1, 0..32)),
     ];
-    expect![[""]].assert_eq(&said.concat());
+    expect![[r#"
+        declined: it is read in a wider type
+        declined: the product and then the sum serve as well
+        declined: it has no products of chosen matrices
+        declined: vectors have no products to choose from
+        declined: the right side is a vector
+        declined: f32[1,2,3,5] is not a matrix, nor a stack of them
+        Nf4(f32[64,64]) in blocks of 64 is not cut from 0 to 32 along axis 1
+        help: cut it at multiples of 32, where codes and scales come apart
+    "#]].assert_eq(&said.concat());
 }
 
 /// A type of another crate that lends the codes of an array, and neither quantizes nor rounds.
@@ -223,8 +317,14 @@ impl Packed for Lending {
 fn what_a_type_of_another_crate_leaves_out() {
     let w = Lending::of(matrix());
     let said = [said_of(w.encoded(&normal(2, &[4, 64]))), said_of(w.rounding_activations())];
-    expect![[""]].assert_eq(&said.concat());
-    expect![[""]].assert_eq(&declined(&[("floats that are written", vec![w.into(), x(&[4, 64])], |a| {
+    expect![[r#"
+        declined: the type does not quantize f32[4,64]
+        declined: the type has no products with activations in 8 bits
+    "#]].assert_eq(&said.concat());
+    expect![[r#"
+        floats that are written
+            declined: packed_slice_update: the type does not quantize f32[4,64]
+    "#]].assert_eq(&declined(&[("floats that are written", vec![w.into(), x(&[4, 64])], |a| {
         let mut w = a[0].clone();
         w.try_index_mut((2..6, ..), &a[1])?;
         Ok(w)

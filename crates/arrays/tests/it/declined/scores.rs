@@ -21,7 +21,22 @@ fn heads(matrices: [usize; 2], transposed: bool) -> Batched {
 #[test]
 fn what_scores_do_not_wait_for() {
     let operands = || vec![x(&[2, 3, 64]), stored()];
-    expect![[""]].assert_eq(&declined(&[
+    expect![[r#"
+        keys that are not transposed
+            declined: scores_of: the keys are not transposed
+        a factor of each token
+            declined: scores_multiply: f32[5] is not a scalar
+            declined: linear_multiply: f32[5] is not a scalar
+        weights, and a sum
+            declined: scores_add: only floats are added, and before anything is hidden
+        a sum, and a mask
+            declined: scores_select: the scores have a mask or are weights already
+        as integers
+            declined: scores_astype: only f32, bf16 and f16 are computed
+            declined: linear_astype: only f32, bf16 and f16 are read as views
+        weights of weights
+            declined: scores_softmax: they are weights already
+    "#]].assert_eq(&declined(&[
         ("keys that are not transposed", vec![x(&[2, 3, 5]), heads([1, 0], false).into()], |a| Ok(a[0].matmul(&a[1])?)),
         ("a factor of each token", operands(), |a| {
             Ok(a[0].matmul(a[1].swap_axes(-1, -2)?)?.multiply(ops::arange::<_, f32>(None, 5, None)?)?)
@@ -46,7 +61,22 @@ fn what_scores_do_not_wait_for() {
 #[test]
 fn values_that_scores_do_not_weight() {
     let keys = || Value::from(heads([0, 1], true));
-    expect![[""]].assert_eq(&declined(&[
+    expect![[r#"
+        without a softmax
+            declined: scores_matmul: the scores are no weights
+            declined: linear_matmul: the other side is Scores(f32[2,3,5]), which is not dense
+        of other heads
+            declined: scores_matmul: the values are of another batch than the keys
+            declined: linear_matmul: the other side is Scores(f32[2,3,5]), which is not dense
+            declined: scores_of: the keys are not transposed
+        transposed
+            declined: scores_matmul: the values are transposed
+            declined: linear_matmul: the other side is Scores(f32[2,3,5]), which is not dense
+        of no codes
+            declined: scores_matmul: it is not packed
+            declined: linear_matmul: the other side is Scores(f32[2,3,5]), which is not dense
+            declined: linear_matmul: it is read in a wider type
+    "#]].assert_eq(&declined(&[
         ("without a softmax", vec![x(&[2, 3, 64]), keys(), stored()], |a| Ok(a[0].matmul(&a[1])?.matmul(&a[2])?)),
         ("of other heads", vec![x(&[2, 3, 64]), keys(), heads([1, 0], false).into()], |a| {
             Ok(ops::softmax_axis(a[0].matmul(&a[1])?, -1, None)?.matmul(&a[2])?)
@@ -71,5 +101,9 @@ fn queries_of_other_types_and_batches() {
         said_of(Scores::new(&normal(2, &[2, 3, 5]), heads([0, 1], false))),
         said_of(Scores::new(&normal(2, &[2, 3, 64]), one)),
     ];
-    expect![[""]].assert_eq(&said.concat());
+    expect![[r#"
+        declined: only f32, bf16 and f16 are multiplied
+        declined: the keys are not transposed
+        declined: f32[2,3,64] is not of the batch of f32[1,64,5]
+    "#]].assert_eq(&said.concat());
 }

@@ -36,7 +36,24 @@ fn constants_and_diagonals() {
     let places = || Value::from(Constant::zeros(&[3], Dtype::Uint32).expect("zeros"));
     let none = || Value::from(Constant::zeros(&[0, 4], F32).expect("zeros"));
     let integers = || Value::from(Identity::new(5, Dtype::Int32).expect("rows"));
-    expect![[""]].assert_eq(&declined(&[
+    expect![[r#"
+        implicit rows
+            declined: constant_moving: implicit indices are not looked at
+            declined: linear_gather: the other side is Constant(u32[3]), which is not dense
+        whether all are true
+            declined: constant_reduction: And of equal elements is not known
+        a sum of nothing
+            declined: constant_reduction: there are no elements to reduce, or more than a float counts
+        - of integers
+            declined: linear_negative: only float arrays are scaled
+        a diagonal as integers
+            declined: linear_astype: only float arrays are diagonal
+        a quotient of diagonals
+            declined: diagonal_binary: Divide may make more than zero of zeros
+        a mask as integers
+            declined: masked_astype: only float arrays are masked
+            declined: linear_astype: only f32, bf16 and f16 are read as views
+    "#]].assert_eq(&declined(&[
         ("implicit rows", vec![constant(), places()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
         ("whether all are true", vec![constant()], |a| Ok(a[0].all(None)?)),
         ("a sum of nothing", vec![none()], |a| Ok(a[0].sum_axis(0, None)?)),
@@ -49,7 +66,17 @@ fn constants_and_diagonals() {
 
 #[test]
 fn low_ranks() {
-    expect![[""]].assert_eq(&declined(&[
+    expect![[r#"
+        a product by many factors
+            declined: linear_matmul: a matrix f32[4,6] of rank 8 is cheaper when it is built
+        times a matrix
+            declined: low_rank_multiply: f32[8,9] is no scalar, row or column
+            declined: linear_multiply: f32[8,9] is not a scalar
+        a sum of many factors
+            declined: low_rank_add: the factors together are larger than the sum
+        a sum of packed factors
+            declined: low_rank_add: implicit factors are not put side by side
+    "#]].assert_eq(&declined(&[
         ("a product by many factors", vec![x(&[100, 4]), rank_of_eight()], |a| Ok(a[0].matmul(&a[1])?)),
         ("times a matrix", vec![low_rank(), x(&[8, 9])], |a| Ok(a[0].multiply(&a[1])?)),
         ("a sum of many factors", vec![rank_of_eight(), rank_of_eight()], |a| Ok(a[0].add(&a[1])?)),
@@ -59,7 +86,22 @@ fn low_ranks() {
 
 #[test]
 fn groups_of_four() {
-    expect![[""]].assert_eq(&declined(&[
+    expect![[r#"
+        three axes
+            declined: sparse24_transpose: only matrices are transposed as a view
+            declined: linear_transpose: no view of tacit.Sparse24 has a product
+        as integers
+            declined: sparse24_astype: only float arrays are sparse
+            declined: linear_astype: only f32, bf16 and f16 are read as views
+        rows of the transpose
+            declined: sparse24_gather: elements of groups are not gathered from the parts
+        the transpose of a row
+            declined: sparse24_squeeze: the matrix is transposed
+        a sum of rows
+            declined: sparse24_sum: a group is not summed as a whole
+        a join
+            declined: linear_concatenate: no part has a product
+    "#]].assert_eq(&declined(&[
         ("three axes", vec![groups(&[2, 3, 8])], |a| Ok(a[0].transpose_axes(&[0, 2, 1])?)),
         ("as integers", vec![sparse24()], |a| Ok(a[0].as_dtype(Dtype::Int32)?)),
         ("rows of the transpose", vec![sparse24()], |a| Ok(a[0].t().take_axis(Array::from_slice(&[1u32], &[1]), 0)?)),
@@ -94,7 +136,18 @@ fn products_that_are_asked_for() {
         )),
         said_of(Linear::sum(&stored, &AddMM { alpha: 1.0, beta: 1.0 }, Product::Right, &x(&[2, 8]), &x(&[64]))),
     ];
-    expect![[""]].assert_eq(&said.concat());
+    expect![[r#"
+        declined: rows are moved elements
+        declined: rows are built of zeros
+        declined: rows are built of zeros
+        declined: 2 adapters are in use at a time
+        declined: only matrices are quantized the other way round
+        declined: the base may be beyond the range of f16 where the sum is not
+        declined: a wider type would show the rounding of the narrower one
+        declined: a view serves as well
+        declined: it has no products of chosen matrices
+        declined: the product and then the sum serve as well
+    "#]].assert_eq(&said.concat());
 }
 
 fn rounding() -> Value {
@@ -108,7 +161,13 @@ fn in_eight_bits(shape: &[i32]) -> Value {
 #[test]
 fn products_of_integers() {
     let row = in_eight_bits(&[1, 64]);
-    expect![[""]].assert_eq(&declined(&[
+    expect![[r#"
+        the transpose
+            declined: int8_inputs_moving: its products are those of a transposed matrix
+        rows, repeated
+            declined: int8_training_broadcast: rows or columns of the matrix are repeated
+            declined: linear_broadcast: it is not packed
+    "#]].assert_eq(&declined(&[
         ("the transpose", vec![rounding()], |a| Ok(a[0].t())),
         ("rows, repeated", vec![row], |a| Ok(ops::broadcast_to(&a[0], &[8, 64])?)),
     ]));
@@ -121,7 +180,15 @@ fn products_of_integers() {
         said_of(Int8Training::new(nf4(&normal(1, &[8, 64]), 64))),
         said_of(Int8Training::new(ops::zeros::<i32>(&[8, 64]).expect("zeros"))),
     ];
-    expect![[""]].assert_eq(&said.concat());
+    expect![[r#"
+        declined: rows are those of the matrix
+        declined: the right side is a vector
+        declined: it is read in a wider type
+        Nf4(f32[8,64]) has no products of 8-bit integers
+        help: give a matrix of floats, or one in the format int8 or int8:columns
+        i32[8,64] cannot be int8
+        help: quantize an f32, f16 or bf16 array
+    "#]].assert_eq(&said.concat());
 }
 
 /// Both have a derivative that is not that of the same op on the master.
@@ -130,7 +197,17 @@ fn derivatives_that_a_master_does_not_have() {
     let keys = ste(normal(1, &[2, 5, 64]), |w| Ok::<_, Error>(nf4(w, 64))).expect("quantizes");
     let w = || ste(normal(1, &[8, 64]), |w| Ok::<_, Error>(nf4(w, 64))).expect("quantizes");
     let hidden = Value::from(Opaque::new(normal(2, &[3, 64])));
-    expect![[""]].assert_eq(&declined(&[
+    expect![[r#"
+        scores
+            declined: linear_transpose: no view of tacit.Ste has a product
+            declined: tacit.Ste: the result is implicit, and its derivative not that of the same view of a master
+        beside an implicit array
+            declined: linear_transpose: no view of tacit.Ste has a product
+            declined: tacit.Ste: the children of the other implicit operand would get no gradient
+            declined: linear_matmul: the other side is Opaque(f32[3,64]), which is not dense
+        a product with a diagonal
+            declined: linear_multiply: f32[8,1] is not a scalar
+    "#]].assert_eq(&declined(&[
         ("scores", vec![x(&[2, 3, 64]), keys], |a| Ok(a[0].matmul(a[1].swap_axes(-1, -2)?)?)),
         ("beside an implicit array", vec![hidden, w()], |a| Ok(a[0].matmul(a[1].t())?)),
         ("a product with a diagonal", vec![Diagonal::new(normal(1, &[8])).expect("a vector").into(), w()], |a| {
@@ -143,5 +220,8 @@ fn derivatives_that_a_master_does_not_have() {
 fn a_transpose_is_not_made_affine() {
     let w = SymmetricArray::quantize(&normal_of(F32, 1, &[8, 64]), Symmetric { bits: 8, group: 32 });
     let turned = implicit(w.expect("quantizes"), |w| Ok::<_, Error>(w.t())).expect("turns");
-    expect![[""]].assert_eq(&said_of(turned.downcast::<SymmetricArray>().expect("is a view").to_affine()));
+    expect![[r#"
+        f32[64,8] is the transpose of what is stored
+        help: make the affine array before it is transposed
+    "#]].assert_eq(&said_of(turned.downcast::<SymmetricArray>().expect("is a view").to_affine()));
 }

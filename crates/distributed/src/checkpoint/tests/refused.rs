@@ -203,7 +203,19 @@ fn files_that_are_not_what_the_index_says_are_named() -> Result<()> {
     fs::write(folder.join(format!("run.{}-00001-of-00001.safetensors", u64::MAX)), "").expect("writes");
     found.push(Save::begin(&folder, 1).map(drop));
     let found = found.into_iter().map(|found| said(&found.expect_err("is refused"), &folder));
-    expect![[""]].assert_eq(&found.collect::<Vec<_>>().join("\n"));
+    expect![[r#"
+        the model has no leaf a.flat.local
+        help: save the model as it is trained
+        FOLDER/run.1-00001-of-00001.safetensors: leaves.norm: it has the shape [3], and the index [4]
+        help: save the same model on every rank
+        the moment other.0.codes was not saved
+        help: save the run again
+        FOLDER/run.2-00001-of-00001.safetensors: leaves.norm: it is f32[3], where the index has the shape [4]
+        help: the file is not as it was written: fetch or write it again
+        FOLDER/run.safetensors: its index of ranks cannot be read: EOF while parsing an object at line 1 column 1
+        help: give the folder of a run that `save_run` saved
+        FOLDER: it has a file of the last number of all
+        help: save to another folder"#]].assert_eq(&found.collect::<Vec<_>>().join("\n"));
     fs::remove_dir_all(&folder).expect("removes");
     Ok(())
 }
@@ -220,7 +232,9 @@ fn a_stored_array_whose_leaves_were_not_saved_is_not_split_anew() -> Result<()> 
     let leaf = known.iter_mut().find(|leaf| leaf.key == "rows.weight").expect("is held");
     leaf.stored = Some("rows.weight".to_owned());
     leaf.split = Some(StoredSplit { axis: 0, shape: vec![12, 3] });
-    expect![[""]].assert_eq(&said(&read(&folder, &known, place).expect_err("is refused"), &folder));
+    expect![[r#"
+        FOLDER/run.safetensors: rows.weight: the leaf is no part of a stored array, and in the model a part of [12, 3] along axis 0: rows.weight.codes was not saved
+        help: load it on as many ranks as saved it, split alike"#]].assert_eq(&said(&read(&folder, &known, place).expect_err("is refused"), &folder));
     fs::remove_dir_all(&folder).expect("removes");
     Ok(())
 }

@@ -176,7 +176,13 @@ fn a_rank_that_cannot_be_of_the_group_learns_why() {
         shown(&told)
     };
     let found = [hello(join::VERSION + 1, 1), hello(join::VERSION, 0), hello(join::VERSION, 7)].map(told);
-    expect![[""]].assert_eq(&found.join("\n"));
+    expect![[r#"
+        the group cannot begin: rank 1 runs another version of Tacit than rank 0
+        help: start every rank of the group by one `tacit launch`, or with the same host file
+        the group cannot begin: two processes were started as rank 0
+        help: start every rank of the group by one `tacit launch`, or with the same host file
+        the group cannot begin: a process was started as rank 7 of 2
+        help: start every rank of the group by one `tacit launch`, or with the same host file"#]].assert_eq(&found.join("\n"));
 }
 
 /// What a rank ends with that looks for rank 0 so long where another program listens, which says `words` and stays, or goes at once.
@@ -208,13 +214,21 @@ fn beside(words: Option<&str>, limit: Duration) -> String {
 fn who_is_met_in_the_place_of_rank_0_is_told() {
     let words = [Some("{\"Left\":{\"rank\":1}}\n"), None, Some("")];
     let found = words.map(|words| beside(words, Duration::from_secs(1)));
-    expect![[""]].assert_eq(&found.join("\n"));
+    expect![[r#"
+        the group cannot begin: rank 0 has not come within T s: ADDRESS: whoever listens there is no rank 0
+        help: see whether every rank was started and reaches rank 0; `TACIT_WATCH_LIMITS=join=300` waits longer, in seconds
+        the group cannot begin: rank 0 has not come within T s: ADDRESS: whoever listens there has closed the connection
+        help: see whether every rank was started and reaches rank 0; `TACIT_WATCH_LIMITS=join=300` waits longer, in seconds
+        the group cannot begin: rank 0 has not come within T s: ADDRESS: the group has not begun
+        help: see whether every rank was started and reaches rank 0; `TACIT_WATCH_LIMITS=join=300` waits longer, in seconds"#]].assert_eq(&found.join("\n"));
 }
 
 /// So long that another address would have been tried, if there were one.
 #[test]
 fn who_stays_silent_in_the_place_of_rank_0_is_told() {
-    expect![[""]].assert_eq(&beside(Some(""), Duration::from_secs(7)));
+    expect![[r#"
+        the group cannot begin: rank 0 has not come within T s: ADDRESS: whoever listens there says nothing
+        help: see whether every rank was started and reaches rank 0; `TACIT_WATCH_LIMITS=join=300` waits longer, in seconds"#]].assert_eq(&beside(Some(""), Duration::from_secs(7)));
 }
 
 #[test]
@@ -223,5 +237,9 @@ fn a_place_where_nobody_can_listen_is_told() {
     // Rank 0 announces nothing where it could not listen.
     let nothing = Watch::announced(|_| Ok([0; ANNOUNCEMENT]), RankInfo { rank: 1, size: 2 }, LIMITS);
     let found = [nowhere, nothing.expect_err("nobody listens")].map(|error| shown(&error));
-    expect![[""]].assert_eq(&found.join("\n"));
+    expect![[r#"
+        the group cannot begin: nowhere: invalid socket address
+        help: set TACIT_WATCH to a host and a free port of rank 0, as in `10.0.0.1:7300`
+        the group cannot begin: rank 0 could not listen
+        help: let ranks reach each other by TCP, or leave the watch out with `TACIT_WATCH=off`"#]].assert_eq(&found.join("\n"));
 }

@@ -129,5 +129,26 @@ fn tensors_of_peft_that_belong_to_nothing() {
         ),
     ];
     let read = |file: &Path| peft::read(of(file), &model);
-    expect_test::expect![[""]].assert_eq(&table("peft/lora", "adapter_model.safetensors", damages, read));
+    expect_test::expect![[r#"
+        a module of another shape:
+        FOLDER/adapter_model.safetensors: base_model.model.v_proj.modules_to_save.weight: it is f32[4,4], and the model has f32[8,24]
+        help: give the parameters of the model that the adapter was trained for
+
+        a bias of no module:
+        FOLDER/adapter_model.safetensors: base_model.model.other.base_layer.bias: the model has no other.bias
+        help: give the parameters of the model that the adapter was trained for
+
+        b without a:
+        FOLDER/adapter_model.safetensors: base_model.model.k_proj.lora_B.weight: it belongs to no adapter in the file
+        help: fetch the folder again
+
+        by two names:
+        FOLDER/adapter_model.safetensors: base_model.model.q_proj.lora_A.weight: it is there without base_model.model. as well
+        help: leave one of the two out of the file, or fetch the folder again
+
+        a matrix and an embedding:
+        FOLDER/adapter_model.safetensors: base_model.model.q_proj.lora_embedding_A: it is the adapter of an embedding, and q_proj has that of a matrix as well
+        help: fetch the folder again
+
+    "#]].assert_eq(&table("peft/lora", "adapter_model.safetensors", damages, read));
 }

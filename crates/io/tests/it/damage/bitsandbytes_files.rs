@@ -162,5 +162,26 @@ fn states_of_bitsandbytes_that_are_none() {
         ),
     ];
     let text = table("bitsandbytes", "4bit.safetensors", damages, |file| bitsandbytes::read(file));
-    expect_test::expect![[""]].assert_eq(&text);
+    expect_test::expect![[r#"
+        of no parameter:
+        FOLDER/4bit.safetensors: quant_state.bitsandbytes__nf4: it is the state of no parameter
+        help: fetch the file again, or save it again by bitsandbytes
+
+        of floats:
+        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight.quant_state.bitsandbytes__nf4: it is f32[78], and u8[78] in a 4-bit parameter
+        help: the file is not of this format, or is damaged: fetch it again, or read it as what it is
+
+        an unknown key:
+        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight.quant_state.bitsandbytes__nf4: the state cannot be read: "block" is not known
+        help: fetch the file again, or save it again by bitsandbytes
+
+        no shape:
+        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight.quant_state.bitsandbytes__nf4: the state cannot be read: it has no "shape"
+        help: fetch the file again, or save it again by bitsandbytes
+
+        an offset of another dtype:
+        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight.quant_state.bitsandbytes__nf4: the state cannot be read: nested_dtype is "float16"
+        help: fetch the file again, or save it again by bitsandbytes
+
+    "#]].assert_eq(&text);
 }

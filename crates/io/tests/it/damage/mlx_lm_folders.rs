@@ -157,5 +157,7 @@ fn rows_that_are_no_whole_codes() {
     let config = r#"{"quantization": {"group_size": 32, "bits": 4, "lm_head": {"group_size": 32, "bits": 3}}}"#;
     folder.file("config.json", config);
     let error = mlx_lm::read(&*folder).expect_err("refused");
-    expect_test::expect![[""]].assert_eq(&folder.message(&error));
+    expect_test::expect![[r#"
+        FOLDER/model.safetensors: lm_head.weight: its rows of 4 words are no whole number of codes of 3 bits
+        help: fetch the configuration and the tensors again, together, or convert the model again"#]].assert_eq(&folder.message(&error));
 }

@@ -177,5 +177,14 @@ fn merges_are_pairs_of_tokens() {
         of(r#"{"a": 0, "": 1}"#, r#"[["a", ""]]"#),
         of(r#"{"a": 0}"#, r#"[["a"]]"#),
     ];
-    expect![[""]].assert_eq(&tokenizers_refused(cases.iter().map(String::as_str)));
+    expect![[r#"
+        FOLDER/tokenizer.json: model.merges: it has "a" and "b", and "ab" is no token
+        help: llama.cpp has no such tokenizer: write the model with `--as mlx-lm` or `--as tacit`
+        FOLDER/tokenizer.json: model.merges: "a" and " " are no pair of letters
+        help: llama.cpp has no such tokenizer: write the model with `--as mlx-lm` or `--as tacit`
+        FOLDER/tokenizer.json: model.merges: "a" and "" are no pair of letters
+        help: llama.cpp has no such tokenizer: write the model with `--as mlx-lm` or `--as tacit`
+        FOLDER/tokenizer.json: model.merges: it is no list of pairs
+        help: llama.cpp has no such tokenizer: write the model with `--as mlx-lm` or `--as tacit`
+    "#]].assert_eq(&tokenizers_refused(cases.iter().map(String::as_str)));
 }
