@@ -163,13 +163,13 @@ fn a_function_gives_the_same_results_when_it_is_called_again() {
         (|x| Ok(vec![x.as_dtype(mlx_rs::Dtype::Int32)?]), "i32[2]"),
     ];
     for (later, given) in cases {
-        let call_again = |args: &[Array]| custom_function(Fickle(AtomicBool::new(false), later), args);
+        let fickle = |args: &[Array]| custom_function(Fickle(AtomicBool::new(false), later), args);
         let help = "let it give the same shapes and dtypes in each call";
         let expected = format!("fickle gave {given} when it was called again, and f32[2] before\nhelp: {help}");
-        let mut f = |args: Vec<Array>| -> Made { Ok(call_again(&args)?) };
+        let mut f = |args: Vec<Array>| -> Made { Ok(fickle(&args)?) };
         let error = vmap(&[matrix(3, 2)], &[Some(0)], |n| vec![0; n], &mut f).expect_err("does not fit");
         assert!(error.to_string().starts_with(&expected), "{error}");
-        let f = |args: &[Array]| call_again(args).map_err(|error| mlx_rs::error::Exception::custom(error.to_string()));
+        let f = |args: &[Array]| fickle(args).map_err(|error| mlx_rs::error::Exception::custom(error.to_string()));
         let x = [vector(&[1.0, 2.0])];
         let error = fallible_jvp(f, &x, &x).expect_err("does not fit");
         assert!(error.what().contains(&expected), "{error}");

@@ -241,8 +241,8 @@ fn what_a_checkpointed_function_captures_keeps_its_gradient() {
 /// Each example by itself, and the results side by side along axis 0: what a mapped function has to give.
 fn one_by_one(x: &Array, axis: i32, f: fn(Array) -> Result<Array>) -> Result<Array> {
     let examples = x.move_axis(axis, 0)?;
-    let result = (0..examples.dim(0)).map(|at| f(examples.try_index(at)?)).collect::<Result<Vec<_>>>()?;
-    Ok(ops::stack(&result, 0)?)
+    let results = (0..examples.dim(0)).map(|at| f(examples.try_index(at)?)).collect::<Result<Vec<_>>>()?;
+    Ok(ops::stack(&results, 0)?)
 }
 
 fn of_gradient(x: &Array, f: impl FnMut(Array) -> Result<Array, Exception>) -> Result<Array> {
