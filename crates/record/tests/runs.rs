@@ -1,25 +1,37 @@
 //! A run is recorded, killed, resumed, read back and drawn.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use expect_test::expect;
 use mlx_rs::{Array, ops};
 use tacit_core::Result;
 use tacit_record::{Bars, Chart, Histogram, Record, Recorder, Series};
 
-/// A file that no other test has.
-fn scratch(name: &str) -> PathBuf {
-    let folder = std::env::temp_dir().join(format!("tacit-record-{}", std::process::id()));
-    fs::create_dir_all(&folder).unwrap();
-    folder.join(name)
+/// A file that no other test has, which is gone after it.
+struct Scratch(PathBuf);
+
+impl AsRef<Path> for Scratch {
+    fn as_ref(&self) -> &Path {
+        &self.0
+    }
 }
 
-/// The message of a refusal, with one name for the folder of these tests.
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        drop(fs::remove_file(&self.0));
+    }
+}
+
+fn scratch(name: &str) -> Scratch {
+    Scratch(std::env::temp_dir().join(format!("tacit-record-{}-{name}", std::process::id())))
+}
+
+/// The message of a refusal, with one name for where these tests write.
 fn said<T>(result: Result<T>) -> String {
     let text = result.err().expect("it is refused").to_string();
     text.replace(std::env::temp_dir().join("").to_str().unwrap(), "/tmp/")
-        .replace(&format!("tacit-record-{}", std::process::id()), "scratch")
+        .replace(&format!("tacit-record-{}-", std::process::id()), "scratch/")
 }
 
 #[test]
@@ -84,7 +96,7 @@ fn a_device_is_recorded_to_and_stays_one() {
         other.scalar(2, "loss", 0.5).unwrap();
     }
     // What does not take a line is asked again at the next.
-    if std::path::Path::new("/dev/full").exists() {
+    if Path::new("/dev/full").exists() {
         let mut full = Recorder::create("/dev/full").unwrap();
         for step in 1..=2 {
             let error = full.scalar(step, "loss", 1.0).unwrap_err();
@@ -118,7 +130,7 @@ fn a_line_that_was_not_written_to_its_end_spoils_no_other() {
         "trap '' XFSZ; ulimit -f 2; exec '{}' --exact a_line_that_was_not_written_to_its_end_spoils_no_other",
         own.display()
     );
-    let output = Command::new("bash").args(["-c", &command]).env(FILE, &file).output().unwrap();
+    let output = Command::new("bash").args(["-c", &command]).env(FILE, &file.0).output().unwrap();
     assert!(
         output.status.success(),
         "{}{}",
