@@ -84,6 +84,7 @@ mod tests {
             the ring engine has not begun within 61.0 s
             help: see whether every rank was started and reaches the addresses of the others, as in `MLX_HOSTFILE`
             all ranks have come, and the ring engine has not begun within 61.0 s
-            help: see whether every rank was started and reaches the addresses of the others, as in `MLX_HOSTFILE`"#]].assert_eq(&found.join("\n"));
+            help: see whether every rank was started and reaches the addresses of the others, as in `MLX_HOSTFILE`"#]]
+        .assert_eq(&found.join("\n"));
     }
 }

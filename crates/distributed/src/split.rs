@@ -208,6 +208,7 @@ mod tests {
         let lost = BridgeError::Mlx("[ring] connection to a peer was lost".to_owned());
         expect![[r#"
             the ring group cannot be split: [ring] connection to a peer was lost
-            help: see whether every rank reaches the addresses of the others, as in `MLX_HOSTFILE`"#]].assert_eq(&refused(Backend::Ring, lost).to_string());
+            help: see whether every rank reaches the addresses of the others, as in `MLX_HOSTFILE`"#]]
+        .assert_eq(&refused(Backend::Ring, lost).to_string());
     }
 }

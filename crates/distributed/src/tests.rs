@@ -44,7 +44,8 @@ fn a_group_of_one_says_what_it_does_not_do() {
         i32[] has no mean of its dtype
         help: give float arrays, or take `Group::sum`
         i32[] has no mean of its dtype
-        help: give float arrays, or take `Group::sum`"#]].assert_eq(&found.join("\n"));
+        help: give float arrays, or take `Group::sum`"#]]
+    .assert_eq(&found.join("\n"));
 }
 
 /// No variable of this process speaks of one.
@@ -62,7 +63,8 @@ fn a_file_s_group_that_this_process_is_not_of_is_refused() {
     let found = [r#"{"rank": 1, "size": 4}"#, r#"{"rank": 1, "size": 2, "ranks": [2, 3]}"#].map(read);
     expect![[r#"
         this process is not rank 1 of a group of 4: join that group first
-        this process is not rank 1 of a group of ranks 2 and 3: split that off first"#]].assert_eq(&found.join("\n"));
+        this process is not rank 1 of a group of ranks 2 and 3: split that off first"#]]
+    .assert_eq(&found.join("\n"));
 }
 
 #[test]
@@ -89,6 +91,7 @@ fn what_is_not_split_says_why() -> Result<()> {
         f32[4] has no axis 1 to split
         help: give an axis of the array
         f32[] has no axis 0 to split
-        help: give an axis of the array"#]].assert_eq(&found.join("\n"));
+        help: give an axis of the array"#]]
+    .assert_eq(&found.join("\n"));
     Ok(())
 }

@@ -75,7 +75,8 @@ mod tests {
         let error = beside.seconds("other", 1).unwrap_err().to_string();
         assert_eq!(error, "the program beside answers \"other\" to \"other\"; see what it printed");
         let Err(error) = Beside::start("/no/such/program --quiet") else { panic!("there is no such program") };
-        expect_test::expect![[r#""/no/such/program --quiet" does not run: No such file or directory (os error 2)"#]].assert_eq(&error.to_string());
+        expect_test::expect![[r#""/no/such/program --quiet" does not run: No such file or directory (os error 2)"#]]
+            .assert_eq(&error.to_string());
         std::fs::remove_file(path).unwrap();
     }
 }

@@ -178,7 +178,8 @@ fn what_cannot_be_done_is_told() {
         keep absent.jsonl: error: absent.jsonl: No such file or directory (os error 2)
         record: error: this folder is in no repository
         compare no-such-commit: error: no-such-commit is no commit of FOLDER
-    "#]].assert_eq(&said);
+    "#]]
+    .assert_eq(&said);
     assert_eq!(usage.status.code(), Some(2), "{usage:?}");
     expect![[r#"
         figures compare COMMIT [--rounds N] [BENCH...] [-- ARGUMENT...]

@@ -83,6 +83,7 @@ mod tests {
         fs::remove_dir(&folder).expect("is empty");
         expect![[r#"
             FOLDER: it is being written already
-            help: let the other save come to its end, or save into another folder"#]].assert_eq(&error.to_string().replace(&folder.display().to_string(), "FOLDER"));
+            help: let the other save come to its end, or save into another folder"#]]
+        .assert_eq(&error.to_string().replace(&folder.display().to_string(), "FOLDER"));
     }
 }

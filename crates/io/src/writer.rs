@@ -149,6 +149,7 @@ mod tests {
         let error = check_length(path, LONGEST + 8).expect_err("is too long");
         expect![[r#"
             model.safetensors: its header would have 100000008 bytes, and 100000000 is the most
-            help: save fewer values in a file, or under shorter names"#]].assert_eq(&error.to_string());
+            help: save fewer values in a file, or under shorter names"#]]
+        .assert_eq(&error.to_string());
     }
 }

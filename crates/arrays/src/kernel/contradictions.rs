@@ -118,7 +118,8 @@ mod tests {
             in the scheme of by_hand `nested` contradicts the encoding Nearest
             help: take all fields from a format that is encoded so, or `Scheme::codebook` for a table of your own
             in the scheme of by_hand `storage` contradicts the encoding Nearest
-            help: take all fields from a format that is encoded so, or `Scheme::codebook` for a table of your own"#]].assert_eq(&said.join("\n"));
+            help: take all fields from a format that is encoded so, or `Scheme::codebook` for a table of your own"#]]
+        .assert_eq(&said.join("\n"));
         assert!(table.check().is_ok());
     }
 }

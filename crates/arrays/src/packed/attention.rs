@@ -167,6 +167,7 @@ mod tests {
             declined: the sums of the weights are wanted as well
             declined: neither keys nor values are stored
             declined: the heads of the queries are no groups of those of the keys
-            declined: an operand is missing"#]].assert_eq(&reasons.join("\n"));
+            declined: an operand is missing"#]]
+        .assert_eq(&reasons.join("\n"));
     }
 }

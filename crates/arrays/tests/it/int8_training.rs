@@ -319,7 +319,8 @@ fn the_gradient_of_a_gradient_is_an_error() -> Result<()> {
         help: take derivatives of gradients with the weights in floats
         the gradients of products in 8 bits have no derivatives themselves
         help: take derivatives of gradients with the weights in floats
-    "#]].assert_eq(&said);
+    "#]]
+    .assert_eq(&said);
     Ok(())
 }
 

@@ -381,5 +381,6 @@ fn what_holds_a_matrix_says_which_part_of_it_does_not_fit() {
         help: take the format that made these codes
         f32[2,8,6] are no scores of their queries and keys
         help: compute them anew
-    "#]].assert_eq(&said.concat());
+    "#]]
+    .assert_eq(&said.concat());
 }

@@ -285,7 +285,8 @@ fn the_family_rounds_activations_where_the_format_does() {
         help: round the activations of matrices that are stored by rows
         f32[2,8,64] in nf4:64 is no matrix, and its products stay in floats
         help: round the activations of matrices that are stored by rows
-    "#]].assert_eq(&others.each_ref().map(|value| said_of(rounding(value))).concat());
+    "#]]
+    .assert_eq(&others.each_ref().map(|value| said_of(rounding(value))).concat());
 }
 
 fn pair<T: ImplicitArray + Clone>(made: Result<T>, with: fn(T) -> Result<T>) -> (Value, Value) {

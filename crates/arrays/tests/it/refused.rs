@@ -67,7 +67,8 @@ fn options_that_a_format_does_not_have() {
         help: write nf4 for blocks of 64, nf4:BLOCK, or nf4:BLOCK:double for quantized scales
         the format fp4:x has no such options
         help: write fp4 for blocks of 64, fp4:BLOCK, or fp4:BLOCK:double for quantized scales
-    "#]].assert_eq(&texts.map(|text| said_of(text.parse::<AnyFormat>())).concat());
+    "#]]
+    .assert_eq(&texts.map(|text| said_of(text.parse::<AnyFormat>())).concat());
 }
 
 #[test]
@@ -77,7 +78,8 @@ fn more_elements_than_are_counted() {
     expect![[r#"
         f32[65536,65536] has more elements than MLX counts along one axis
         help: split the array and quantize the parts
-    "#]].assert_eq(&said_of(Nf4Array::from_parts(parts, 64, aval)));
+    "#]]
+    .assert_eq(&said_of(Nf4Array::from_parts(parts, 64, aval)));
 }
 
 #[test]
@@ -103,7 +105,8 @@ fn formats_that_gptq_does_not_code() {
         help: take a format whose blocks lie along the rows and divide them, or another method
         GPTQ does not code f32[24,64] in rotated:nf4:64: a rotation makes each element of all inputs
         help: take a format whose blocks lie along the rows and divide them, or another method
-    "#]].assert_eq(&said.concat());
+    "#]]
+    .assert_eq(&said.concat());
 }
 
 #[test]
@@ -129,5 +132,6 @@ fn children_that_a_kernel_does_not_have() {
         kernel Nf4Matmul failed: there are no scales
         kernel Nf4Matmul failed: nested scales are three arrays
         kernel Nf4Matmul failed: scales of integers are two arrays, and four with biases
-    "#]].assert_eq(&said.concat());
+    "#]]
+    .assert_eq(&said.concat());
 }

@@ -70,7 +70,8 @@ fn other_shapes_and_what_layers_give_are_compared() {
         layer.weight        1  f32[8,64]  x @ w.T  MLX, dense
         odd.weight          1  f32[4,3]   x @ w.T  MLX, dense
         2 calls for tokens [1,1], 0 arrays materialized (0 bytes)
-    "#]].assert_eq(&said.concat());
+    "#]]
+    .assert_eq(&said.concat());
     let svg = fs::read_to_string(svg).expect("is drawn");
     assert!(svg.contains("Relative error by parameter"), "{svg}");
 }
@@ -94,7 +95,8 @@ fn what_rules_leave_as_it_is_is_told_with_the_reason() {
         layer.weight   Affine(f32[8,64])  0.00200    2048    384
         other.weight   f32[8,64]                     2048   2048  no rule gives it a format
         6144 bytes before, 4480 after
-    "#]].assert_eq(&folder.said(&arguments, 0));
+    "#]]
+    .assert_eq(&folder.said(&arguments, 0));
 }
 
 #[test]
@@ -105,7 +107,8 @@ fn codes_that_gguf_does_not_have_are_quantized_anew() {
     expect![[r#"
         30 parameters, 23424 bytes before, 30176 after
         23 were quantized anew
-    "#]].assert_eq(&folder.said(&arguments, 0));
+    "#]]
+    .assert_eq(&folder.said(&arguments, 0));
 }
 
 /// A Mac has no such paths.
@@ -131,6 +134,7 @@ fn a_clone_whose_path_is_no_text_is_named() {
     expect![[r#"
         error: FOLDER/x�/ is no text
         help: give a path of Unicode characters, for Cargo.toml is text
-    "#]].assert_eq(&said);
+    "#]]
+    .assert_eq(&said);
     assert!(!folder.0.path().join("hello").exists());
 }

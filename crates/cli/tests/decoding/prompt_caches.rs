@@ -152,7 +152,8 @@ fn a_prompt_cache_that_does_not_fit_is_refused() {
         help: give a file that was written with this model, or another name
         error: the conversation in the prompt cache has begun already
         help: leave `--system` out, or begin with another file
-    "#]].assert_eq(&said.concat());
+    "#]]
+    .assert_eq(&said.concat());
 }
 
 /// Of two conversations in one file the one that is written last would be the only one.

@@ -50,7 +50,8 @@ fn why_a_text_ended_is_told_and_what_was_drafted() {
         text N: N tokens (the limit of --max-tokens)
         N tokens in all
         peak memory N MB, weights N MB
-    "#]].assert_eq(&said.concat());
+    "#]]
+    .assert_eq(&said.concat());
 }
 
 #[test]
@@ -60,7 +61,8 @@ fn a_draft_of_other_tokens_is_refused() {
     expect![[r#"
         error: the tokenizer of the draft knows 526 tokens, and that of the model 884
         help: take a draft with the tokens of the model
-    "#]].assert_eq(&refused("generate", &options));
+    "#]]
+    .assert_eq(&refused("generate", &options));
 }
 
 /// A tokenizer may know few words, or be that of another model.
@@ -103,5 +105,6 @@ fn a_tokenizer_that_does_not_fit_is_refused() {
         help: give text that its vocabulary has
         error: a.jsonl:1: token 100000 is not among the 884 that the model knows
         help: take the tokenizer of this model
-    "#]].assert_eq(&said.concat());
+    "#]]
+    .assert_eq(&said.concat());
 }

@@ -56,7 +56,8 @@ fn a_run_that_went_on_is_told_of() {
         N of the steps were made before
         N texts are longer than a row, and were cut up
         the merge lost N % of the change at most
-    "#]].assert_eq(&sentences(&String::from_utf8(run.stdout).expect("text")));
+    "#]]
+    .assert_eq(&sentences(&String::from_utf8(run.stdout).expect("text")));
 }
 
 #[test]
@@ -74,7 +75,8 @@ fn an_adapter_and_what_is_drawn_have_their_names() {
         format    perplexity       error    bits         bytes
         none      N   N  N         N
         N tokens in N windows of N counted as mlx-lm does: all but the first of each, with the adapter adapter
-    "#]].assert_eq(&sentences(&String::from_utf8(measured.stdout).expect("text")));
+    "#]]
+    .assert_eq(&sentences(&String::from_utf8(measured.stdout).expect("text")));
     for (file, names) in [
         ("losses.svg", &["loss by step", "the other file"][..]),
         ("perplexity.svg", &["Perplexity by format", ", with the adapter adapter"]),
@@ -103,5 +105,6 @@ fn the_last_step_is_judged_and_a_place_that_holds_no_run_is_refused() {
         help: write to a file
         error: .. has no name
         help: name a folder that is made, or a file
-    "#]].assert_eq(&said.concat());
+    "#]]
+    .assert_eq(&said.concat());
 }

@@ -143,7 +143,8 @@ fn another_kernel_of_the_name_is_not_taken_for_it() -> Result<()> {
         test.Cap[most=2] of Same(f32[2]) needs Same materialized, which the policy forbids
         declined: cap_same: it is another kernel of the name test.Cap
         declined: any_primitive: test.Cap of f32[2]
-        help: write a handler for this primitive and these types, or allow it here with `Policy::Allow.scope()`"#]].assert_eq(&message(&error));
+        help: write a handler for this primitive and these types, or allow it here with `Policy::Allow.scope()`"#]]
+    .assert_eq(&message(&error));
     Ok(())
 }
 
@@ -204,5 +205,6 @@ fn an_explanation_tells_of_kernels_without_a_source() {
             in (b) }   1 ops, 0 handled, 1 materialized (32 B), 1 as plain ops
         { lambda a:Same(f32[2,4]) .
             b:Same(f32[2,4]) = test.Cap[most=2] a   cap_same   crates/core/tests/it/kernels.rs:LINE
-            in (b) }   1 ops, 1 handled, 0 materialized (0 B), 2 on the CPU"#]].assert_eq(&without_lines(&format!("{plain}\n{}", told())));
+            in (b) }   1 ops, 1 handled, 0 materialized (0 B), 2 on the CPU"#]]
+    .assert_eq(&without_lines(&format!("{plain}\n{}", told())));
 }

@@ -128,7 +128,8 @@ fn an_array_that_is_built_as_itself_is_an_error() {
     assert!(said.starts_with("test.Circular is materialized to itself"), "{said}");
     expect![[r#"
         test.Circular is used as itself, and so without end
-        help: return `None` from `Materialize::used_as` where primitives are applied to the array itself"#]].assert_eq(&error(implicit(circular(true), |x| x.negative())).to_string());
+        help: return `None` from `Materialize::used_as` where primitives are applied to the array itself"#]]
+    .assert_eq(&error(implicit(circular(true), |x| x.negative())).to_string());
     let bottomless = Value::from(Bottomless { array: vector(&[1.0]) });
     assert!(matches!(error(bottomless.aval()), Error::NoAval { ty: "test.Bottomless", .. }));
 }

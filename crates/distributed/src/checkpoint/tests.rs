@@ -359,7 +359,8 @@ fn a_leaf_that_differed_is_that_of_the_first_rank_where_the_ranks_are_others() -
     let (known, arrays, _) = held(place)?;
     let (run, _) = tracing::subscriber::with_default(log.clone(), || read(&folder, &known, place))?;
     assert_eq!(bits(&run.states[LEAVES]["norm"]), bits(&arrays["norm"]));
-    expect!["norm was another on each of 2 ranks; every rank has that of the first one now"].assert_eq(&log.lines().join("\n"));
+    expect!["norm was another on each of 2 ranks; every rank has that of the first one now"]
+        .assert_eq(&log.lines().join("\n"));
     fs::remove_dir_all(&folder).expect("removes");
     Ok(())
 }

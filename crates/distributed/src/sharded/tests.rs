@@ -126,7 +126,8 @@ fn ops_that_move_elements_across_parts_are_declined() {
         one behind the other: linear_concatenate: no part has a product
         one behind the other: sharded_concatenate: arrays are joined along the axis that is split
         one behind the other: linear_concatenate: no part has a product
-        padding: sharded_pad: the axis that is split is padded"#]].assert_eq(&reasons(calls));
+        padding: sharded_pad: the axis that is split is padded"#]]
+    .assert_eq(&reasons(calls));
 }
 
 #[test]

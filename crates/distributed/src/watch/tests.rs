@@ -394,7 +394,10 @@ fn a_plan_is_given_up_as_soon_as_a_rank_has_left() {
 fn a_rank_that_never_says_what_it_runs_is_given_up() {
     let ranks = group(2, Limits { wait: SHORT, ..LIMITS });
     let error = ranks[0].agree(vec!["all_sum f32[8]".to_owned()]).expect_err("the other says nothing");
-    check(&error, expect![[r#"
+    check(
+        &error,
+        expect![[r#"
         not every rank has said within T s which collectives it is about to run
-        help: call the same functions with arguments of the same shapes on every rank"#]]);
+        help: call the same functions with arguments of the same shapes on every rank"#]],
+    );
 }

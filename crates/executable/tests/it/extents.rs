@@ -291,7 +291,8 @@ fn a_fed_output_whose_rows_lie_along_another_axis_is_refused() {
     expect![[r#"
         output cache is f32[4,2] in 2 of 4 rows and cannot be fed to cache, which is f32[4,4]
         help: let the rows of a fed output be its leading axis
-    "#]].assert_eq(&said_of(turned.run(&[("x", &matrix(UPPER, 4))])));
+    "#]]
+    .assert_eq(&said_of(turned.run(&[("x", &matrix(UPPER, 4))])));
 }
 
 #[test]

@@ -143,7 +143,8 @@ fn optional_inputs_and_what_describes_nothing() {
         help: set it with `set_input`; it stays until it is set again or fed
         empty describes no x
         help: describe it first
-    "#]].assert_eq(&said.concat());
+    "#]]
+    .assert_eq(&said.concat());
 }
 
 #[test]

@@ -315,7 +315,8 @@ fn scales_without_a_weight_or_of_more_than_it_are_refused() {
         help: convert the checkpoint to floats, or to F8_E4M3 with float scales
         model.safetensors: w.weight_scale: it is f32[3], which is no scale of f32[3]
         help: fetch the checkpoint again, or in floats
-    "#]].assert_eq(&said.concat());
+    "#]]
+    .assert_eq(&said.concat());
 }
 
 /// A scale of a tensor beside the weight says nothing of the weight.

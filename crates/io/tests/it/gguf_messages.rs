@@ -54,7 +54,8 @@ fn a_file_that_ends_says_in_what() {
         the file ends in the number of extents: N bytes are needed at byte N and N are left
         the file ends in the number of tensors: N bytes are needed at byte N and N are left
         the file ends in the type of a list: N bytes are needed at byte N and N are left
-        the file ends in the version: N bytes are needed at byte N and N are left"#]].assert_eq(&said.into_iter().collect::<Vec<_>>().join("\n"));
+        the file ends in the version: N bytes are needed at byte N and N are left"#]]
+    .assert_eq(&said.into_iter().collect::<Vec<_>>().join("\n"));
 }
 
 #[test]
@@ -155,7 +156,8 @@ fn parts_that_do_not_belong_together_are_refused() {
         help: fetch all parts of the model again
         too few: FOLDER/m-00001-of-00002.gguf: split.tensors.count: it is 3, and the parts have 2
         help: fetch all parts of the model again
-    "#]].assert_eq(&said.concat());
+    "#]]
+    .assert_eq(&said.concat());
 }
 
 #[test]

@@ -50,7 +50,8 @@ fn a_header_that_no_file_has_is_refused() -> Result<()> {
         help: the file is not as it was written: fetch or write it again
         no tensor: FOLDER/empty.safetensors: w: there is no such tensor
         help: there is none at all
-    "#]].assert_eq(&said(&folder, cases));
+    "#]]
+    .assert_eq(&said(&folder, cases));
     Ok(())
 }
 
@@ -126,7 +127,8 @@ fn several_files_have_a_name_that_an_index_can_say() -> Result<()> {
     expect![[r#"
         another ending: FOLDER/model.bin: the name does not end in .safetensors
         help: give the place of a single file, such as model.safetensors
-    "#]].assert_eq(&said(&folder, cases));
+    "#]]
+    .assert_eq(&said(&folder, cases));
     assert!(folder.names().is_empty());
     Ok(())
 }

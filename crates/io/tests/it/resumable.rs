@@ -181,7 +181,8 @@ fn a_note_that_is_not_finite_is_refused_before_it_is_kept() -> Result<()> {
     let refused = work.value("w", "recipe", || Ok((packed(1)?.0, f32::INFINITY))).expect_err("is refused");
     expect![[r#"
         the note of w cannot be read again: invalid type: null, expected f32 at line 1 column 4
-        help: make it a note that JSON has, of finite numbers"#]].assert_eq(&refused.to_string());
+        help: make it a note that JSON has, of finite numbers"#]]
+    .assert_eq(&refused.to_string());
     // It goes on with a note that it can.
     let (_, note) = work.value("w", "recipe", || Ok((packed(1)?.0, 0.5)))?;
     assert_eq!((note, work.resumed()), (0.5, 0));
@@ -206,5 +207,6 @@ fn a_value_that_became_another_one_is_told() {
     file.write_all(&bytes).expect("writes");
     expect![[r#"
         FOLDER/.out.parts/0.segment: 0.weight: it is not there
-        help: remove the file, and its values are made again"#]].assert_eq(&folder.message(&work.values().expect_err("has another name")));
+        help: remove the file, and its values are made again"#]]
+    .assert_eq(&folder.message(&work.values().expect_err("has another name")));
 }

@@ -239,5 +239,6 @@ fn fields_that_json_has_no_form_of_are_not_saved() {
     let value = Paired { array: numbers(), pairs: BTreeMap::from([((1, 2), 3)]) };
     expect![[r#"
         w, a Paired(f32[2]), cannot be saved: key must be a string
-        help: give its static fields types that JSON has a form of"#]].assert_eq(&said(value.into()));
+        help: give its static fields types that JSON has a form of"#]]
+    .assert_eq(&said(value.into()));
 }

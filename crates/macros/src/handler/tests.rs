@@ -167,7 +167,8 @@ fn operands_that_no_handler_has_are_named() {
     let lines: Vec<String> = output.expect_err("wrong").into_iter().map(|error| error.to_string()).collect();
     expect![[r#"
         `&[Aval]` is what the results are: move it to the end
-        a family is one trait: write `&dyn Family`"#]].assert_eq(&lines.join("\n"));
+        a family is one trait: write `&dyn Family`"#]]
+    .assert_eq(&lines.join("\n"));
 }
 
 #[test]

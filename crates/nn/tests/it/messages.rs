@@ -37,7 +37,8 @@ fn an_advisor_says_what_it_cannot_weigh() -> Result<()> {
         help: give floats whose last axis is that of the parameter
         weight is f32[8,64], and its inputs i32[4,64]
         help: give floats whose last axis is that of the parameter
-    "#]].assert_eq(&said.concat());
+    "#]]
+    .assert_eq(&said.concat());
     Ok(())
 }
 
@@ -59,7 +60,8 @@ fn a_cache_says_which_tokens_it_is_not_filled_with() -> Result<()> {
         help: give tokens of the shape and dtype that the cache was made for
         Nf4(f32[1,2,4,64]) fills a cache of another format
         help: say by `KvCache::stored` what the cache holds
-    "#]].assert_eq(&said.concat());
+    "#]]
+    .assert_eq(&said.concat());
     Ok(())
 }
 
@@ -141,7 +143,8 @@ fn a_model_is_not_made_of_its_leaves() -> Result<()> {
     expect![[r#"
         a module cannot be made of its parameters alone
         help: pass it as the state of `compile_with_state`, or change it in place
-    "#]].assert_eq(&said_of(tree::unflatten::<Model<nn::Linear>>(&def, leaves)));
+    "#]]
+    .assert_eq(&said_of(tree::unflatten::<Model<nn::Linear>>(&def, leaves)));
     Ok(())
 }
 
@@ -163,7 +166,8 @@ fn observations_of_ranks_that_differ_are_refused() -> Result<()> {
         help: observe the same weights on each rank
         the parameter weight: the weight has sums on 1 of 2 ranks
         help: observe inputs on each rank that reach it, or leave it out
-    "#]].assert_eq(&said.concat());
+    "#]]
+    .assert_eq(&said.concat());
     Ok(())
 }
 
@@ -173,6 +177,7 @@ fn a_target_that_is_no_class_is_told_when_the_loss_is_read() -> Result<()> {
     expect![[r#"
         kernel Indices failed: target 8 (entry 1) is not in the range 0 to 7
         help: give each row a class, and leave out losses that do not count
-    "#]].assert_eq(&said_of(losses.eval().map_err(Error::from)));
+    "#]]
+    .assert_eq(&said_of(losses.eval().map_err(Error::from)));
     Ok(())
 }

@@ -70,7 +70,8 @@ fn what_is_not_made_from_the_codes() {
             declined: linear_astype: only f32, bf16 and f16 are read as views
         as the product of a batch
             declined: linear_matmul: f32[1,2,3,5] is not a matrix, nor a stack of them
-    "#]].assert_eq(&declined(&[
+    "#]]
+    .assert_eq(&declined(&[
         ("W / 2 + x", vec![mxfp4(&normal(1, &[8, 64])), x(&[8, 64])], |a| {
             Ok(a[0].divide(Array::from_f32(2.0))?.add(&a[1])?)
         }),
@@ -134,7 +135,8 @@ fn shapes_and_slices() {
             declined: linear_slice: no view of tacit.Nf4 has a product
         matrices in another order
             declined: linear_transpose: only the last two axes are transposed as a view
-    "#]].assert_eq(&declined(&[
+    "#]]
+    .assert_eq(&declined(&[
         ("transpose, reshaped", vec![matrix()], |a| Ok(a[0].t().reshape(&[-1])?)),
         ("groups that are cut", vec![affine(&normal(1, &[4, 64]), 64, 4)], |a| Ok(a[0].reshape(&[16, 16])?)),
         ("half a block", vec![matrix()], |a| Ok(a[0].try_index((.., ..32))?)),
@@ -160,7 +162,8 @@ fn batches() {
             declined: linear_broadcast: a block belongs to several of its matrices
         of no codes
             declined: linear_broadcast: it is not packed
-    "#]].assert_eq(&declined(&[
+    "#]]
+    .assert_eq(&declined(&[
         ("axes", vec![two()], |a| Ok(a[0].transpose_axes(&[1, 0, 2])?)),
         ("flat", vec![batch()], |a| Ok(a[0].reshape(&[-1])?)),
         ("columns", vec![batch()], |a| Ok(a[0].try_index((.., .., ..32))?)),
@@ -179,7 +182,8 @@ fn batches() {
         declined: rows are not taken of its parts
         declined: f32[3,2,8] is not of the batch of f32[4,8,64]
         declined: a rounding must show
-    "#]].assert_eq(&said.concat());
+    "#]]
+    .assert_eq(&said.concat());
 }
 
 #[test]
@@ -205,7 +209,8 @@ fn writes() {
             declined: packed_slice_update: scales are relative to one of the whole array
         relative scales
             declined: packed_slice_update: the scales are relative to a magnitude of the whole array
-    "#]].assert_eq(&declined(&[
+    "#]]
+    .assert_eq(&declined(&[
         ("a part of rows, read", vec![buffer()], |a| {
             dynamic_slice(&a[0], &Array::from_slice(&[5i32], &[1]), &[0], &[4, 32])
         }),
@@ -275,7 +280,8 @@ fn products_that_are_asked_for() {
         declined: f32[1,2,3,5] is not a matrix, nor a stack of them
         Nf4(f32[64,64]) in blocks of 64 is not cut from 0 to 32 along axis 1
         help: cut it at multiples of 32, where codes and scales come apart
-    "#]].assert_eq(&said.concat());
+    "#]]
+    .assert_eq(&said.concat());
 }
 
 /// A type of another crate that lends the codes of an array, and neither quantizes nor rounds.
@@ -320,11 +326,13 @@ fn what_a_type_of_another_crate_leaves_out() {
     expect![[r#"
         declined: the type does not quantize f32[4,64]
         declined: the type has no products with activations in 8 bits
-    "#]].assert_eq(&said.concat());
+    "#]]
+    .assert_eq(&said.concat());
     expect![[r#"
         floats that are written
             declined: packed_slice_update: the type does not quantize f32[4,64]
-    "#]].assert_eq(&declined(&[("floats that are written", vec![w.into(), x(&[4, 64])], |a| {
+    "#]]
+    .assert_eq(&declined(&[("floats that are written", vec![w.into(), x(&[4, 64])], |a| {
         let mut w = a[0].clone();
         w.try_index_mut((2..6, ..), &a[1])?;
         Ok(w)

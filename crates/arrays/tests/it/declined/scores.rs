@@ -36,7 +36,8 @@ fn what_scores_do_not_wait_for() {
             declined: linear_astype: only f32, bf16 and f16 are read as views
         weights of weights
             declined: scores_softmax: they are weights already
-    "#]].assert_eq(&declined(&[
+    "#]]
+    .assert_eq(&declined(&[
         ("keys that are not transposed", vec![x(&[2, 3, 5]), heads([1, 0], false).into()], |a| Ok(a[0].matmul(&a[1])?)),
         ("a factor of each token", operands(), |a| {
             Ok(a[0].matmul(a[1].swap_axes(-1, -2)?)?.multiply(ops::arange::<_, f32>(None, 5, None)?)?)
@@ -76,7 +77,8 @@ fn values_that_scores_do_not_weight() {
             declined: scores_matmul: it is not packed
             declined: linear_matmul: the other side is Scores(f32[2,3,5]), which is not dense
             declined: linear_matmul: it is read in a wider type
-    "#]].assert_eq(&declined(&[
+    "#]]
+    .assert_eq(&declined(&[
         ("without a softmax", vec![x(&[2, 3, 64]), keys(), stored()], |a| Ok(a[0].matmul(&a[1])?.matmul(&a[2])?)),
         ("of other heads", vec![x(&[2, 3, 64]), keys(), heads([1, 0], false).into()], |a| {
             Ok(ops::softmax_axis(a[0].matmul(&a[1])?, -1, None)?.matmul(&a[2])?)
@@ -105,5 +107,6 @@ fn queries_of_other_types_and_batches() {
         declined: only f32, bf16 and f16 are multiplied
         declined: the keys are not transposed
         declined: f32[2,3,64] is not of the batch of f32[1,64,5]
-    "#]].assert_eq(&said.concat());
+    "#]]
+    .assert_eq(&said.concat());
 }

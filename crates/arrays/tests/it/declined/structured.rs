@@ -53,7 +53,8 @@ fn constants_and_diagonals() {
         a mask as integers
             declined: masked_astype: only float arrays are masked
             declined: linear_astype: only f32, bf16 and f16 are read as views
-    "#]].assert_eq(&declined(&[
+    "#]]
+    .assert_eq(&declined(&[
         ("implicit rows", vec![constant(), places()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
         ("whether all are true", vec![constant()], |a| Ok(a[0].all(None)?)),
         ("a sum of nothing", vec![none()], |a| Ok(a[0].sum_axis(0, None)?)),
@@ -76,7 +77,8 @@ fn low_ranks() {
             declined: low_rank_add: the factors together are larger than the sum
         a sum of packed factors
             declined: low_rank_add: implicit factors are not put side by side
-    "#]].assert_eq(&declined(&[
+    "#]]
+    .assert_eq(&declined(&[
         ("a product by many factors", vec![x(&[100, 4]), rank_of_eight()], |a| Ok(a[0].matmul(&a[1])?)),
         ("times a matrix", vec![low_rank(), x(&[8, 9])], |a| Ok(a[0].multiply(&a[1])?)),
         ("a sum of many factors", vec![rank_of_eight(), rank_of_eight()], |a| Ok(a[0].add(&a[1])?)),
@@ -101,7 +103,8 @@ fn groups_of_four() {
             declined: sparse24_sum: a group is not summed as a whole
         a join
             declined: linear_concatenate: no part has a product
-    "#]].assert_eq(&declined(&[
+    "#]]
+    .assert_eq(&declined(&[
         ("three axes", vec![groups(&[2, 3, 8])], |a| Ok(a[0].transpose_axes(&[0, 2, 1])?)),
         ("as integers", vec![sparse24()], |a| Ok(a[0].as_dtype(Dtype::Int32)?)),
         ("rows of the transpose", vec![sparse24()], |a| Ok(a[0].t().take_axis(Array::from_slice(&[1u32], &[1]), 0)?)),
@@ -147,7 +150,8 @@ fn products_that_are_asked_for() {
         declined: a view serves as well
         declined: it has no products of chosen matrices
         declined: the product and then the sum serve as well
-    "#]].assert_eq(&said.concat());
+    "#]]
+    .assert_eq(&said.concat());
 }
 
 fn rounding() -> Value {
@@ -167,7 +171,8 @@ fn products_of_integers() {
         rows, repeated
             declined: int8_training_broadcast: rows or columns of the matrix are repeated
             declined: linear_broadcast: it is not packed
-    "#]].assert_eq(&declined(&[
+    "#]]
+    .assert_eq(&declined(&[
         ("the transpose", vec![rounding()], |a| Ok(a[0].t())),
         ("rows, repeated", vec![row], |a| Ok(ops::broadcast_to(&a[0], &[8, 64])?)),
     ]));
@@ -188,7 +193,8 @@ fn products_of_integers() {
         help: give a matrix of floats, or one in the format int8 or int8:columns
         i32[8,64] cannot be int8
         help: quantize an f32, f16 or bf16 array
-    "#]].assert_eq(&said.concat());
+    "#]]
+    .assert_eq(&said.concat());
 }
 
 /// Both have a derivative that is not that of the same op on the master.
@@ -207,7 +213,8 @@ fn derivatives_that_a_master_does_not_have() {
             declined: linear_matmul: the other side is Opaque(f32[3,64]), which is not dense
         a product with a diagonal
             declined: linear_multiply: f32[8,1] is not a scalar
-    "#]].assert_eq(&declined(&[
+    "#]]
+    .assert_eq(&declined(&[
         ("scores", vec![x(&[2, 3, 64]), keys], |a| Ok(a[0].matmul(a[1].swap_axes(-1, -2)?)?)),
         ("beside an implicit array", vec![hidden, w()], |a| Ok(a[0].matmul(a[1].t())?)),
         ("a product with a diagonal", vec![Diagonal::new(normal(1, &[8])).expect("a vector").into(), w()], |a| {
@@ -223,5 +230,6 @@ fn a_transpose_is_not_made_affine() {
     expect![[r#"
         f32[64,8] is the transpose of what is stored
         help: make the affine array before it is transposed
-    "#]].assert_eq(&said_of(turned.downcast::<SymmetricArray>().expect("is a view").to_affine()));
+    "#]]
+    .assert_eq(&said_of(turned.downcast::<SymmetricArray>().expect("is a view").to_affine()));
 }

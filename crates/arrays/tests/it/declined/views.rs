@@ -85,7 +85,8 @@ fn joined_and_repeated_matrices() {
             declined: constant_moving: the slice runs backwards
             declined: cut_slice: only ranges without steps are cut as a view
             declined: linear_slice: only ranges without steps are cut as a view
-    "#]].assert_eq(&declined(&[
+    "#]]
+    .assert_eq(&declined(&[
         ("a part that is cut", vec![joined()], |a| Ok(a[0].split_at_indices(&[20], 0)?.swap_remove(0))),
         ("parts that are split", vec![joined()], |a| Ok(a[0].split_equal(2, 1)?.swap_remove(0))),
         ("another shape", vec![joined()], |a| Ok(a[0].reshape(&[24, 192])?)),
@@ -122,7 +123,8 @@ fn rotations() {
         halves in packed scales
             declined: rotated_update: what is built rotated may be beyond the range of f16
             declined: packed_slice_update: the scales are packed themselves
-    "#]].assert_eq(&declined(&[
+    "#]]
+    .assert_eq(&declined(&[
         ("a join with dense halves", vec![half(), halves()], |a| Ok(ops::concatenate(&[&a[0], &a[1]], 0)?)),
         ("a join with what is not rotated", vec![rotated(matrix(), -1), matrix()], |a| {
             Ok(ops::concatenate(&[&a[0], &a[1]], 0)?)
@@ -159,7 +161,8 @@ fn rotations() {
         declined: rows are moved elements
         declined: the right side is a vector
         declined: whole matrices are rotated
-    "#]].assert_eq(&said.concat());
+    "#]]
+    .assert_eq(&said.concat());
 }
 
 #[test]
@@ -170,7 +173,8 @@ fn scales_and_slices() {
             declined: scaled_sum: the sum may be beyond the range of f16 before it is scaled
         channels that are cut
             declined: view_moving: Reshape does not keep axis 1 whole
-    "#]].assert_eq(&declined(&[
+    "#]]
+    .assert_eq(&declined(&[
         ("a sum of halves", vec![scaled.into()], |a| Ok(a[0].sum_axis(0, None)?)),
         ("channels that are cut", vec![channels(matrix(), -1)], |a| Ok(a[0].reshape(&[16, 32])?)),
     ]));
@@ -192,7 +196,8 @@ fn scales_and_slices() {
         declined: nothing is gathered
         what is scaled is i32[2,3], which is not float
         help: give an f32, f16 or bf16 array
-    "#]].assert_eq(&said.concat());
+    "#]]
+    .assert_eq(&said.concat());
 }
 
 #[test]
@@ -206,7 +211,8 @@ fn stacks_and_transposes() {
             declined: linear_gather_mm: f32[65,8,32] is not a stack of at most 64 matrices
         another axis of one
             declined: stacked_squeeze: only the axis of the experts is squeezed
-    "#]].assert_eq(&declined(&[
+    "#]]
+    .assert_eq(&declined(&[
         ("chosen of many", vec![x(&[2, 1, 8]), many], |a| {
             Ok(ops::gather_mm(&a[0], &a[1], None, &Array::from_slice(&[64u32, 3], &[2]), None)?)
         }),
@@ -227,7 +233,8 @@ fn stacks_and_transposes() {
         declined: more than the last two axes are permuted
         declined: rows are moved elements
         declined: it has no products
-    "#]].assert_eq(&said.concat());
+    "#]]
+    .assert_eq(&said.concat());
 }
 
 #[test]

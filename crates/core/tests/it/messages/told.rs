@@ -22,26 +22,35 @@ fn reshaped_left(_: &Negative, x: &Left) -> Result<Value> {
 #[test]
 fn mlx_refuses_an_op_of_a_handler() {
     let _scopes = with_handlers(Registry::new().with::<reshaped_left>());
-    said(&expect![[r#"
+    said(
+        &expect![[r#"
         mlx: [reshape] Cannot reshape array of size 2 into shape (3).
         help: compare the operands of this op: `explain` tells the avals of all ops of a function
-        in: handler reshaped_left (crates/core/tests/it/messages/told.rs:LINE), which was given negative of Left(f32[2])"#]], &error(negated(left())));
+        in: handler reshaped_left (crates/core/tests/it/messages/told.rs:LINE), which was given negative of Left(f32[2])"#]],
+        &error(negated(left())),
+    );
 }
 
 #[test]
 fn the_tangents_of_a_rule_do_not_fit() {
     let mut f = custom_jvp(|x: Array| Ok::<_, Error>(vec![x]), |x: Array, dx: Array| Ok::<_, Error>(vec![x, dx]));
     let sum = move |x: Array| f.call(x)?.swap_remove(0).dense()?.sum(None).map_err(Error::from);
-    said(&expect![[r#"
+    said(
+        &expect![[r#"
         the tangents of a custom jvp do not fit the results: list of 1 -> list of 2 at the root
-        help: return the structure of the results with a tangent at each leaf"#]], &error(grad(sum).call(vector(&[3.0]))));
+        help: return the structure of the results with a tangent at each leaf"#]],
+        &error(grad(sum).call(vector(&[3.0]))),
+    );
 }
 
 #[test]
 fn a_mapped_function_makes_an_implicit_array() {
-    said(&expect![[r#"
+    said(
+        &expect![[r#"
         the function returns Left(f32[]), and inside it every array is dense
-        help: return the implicit array beside the function, or open it with `implicit` inside"#]], &error(vmap(0, 0, |x: Array| Ok::<_, Error>(Left::of(&x))).call(vector(&[1.0, 2.0]))));
+        help: return the implicit array beside the function, or open it with `implicit` inside"#]],
+        &error(vmap(0, 0, |x: Array| Ok::<_, Error>(Left::of(&x))).call(vector(&[1.0, 2.0]))),
+    );
 }
 
 #[test]
@@ -50,7 +59,8 @@ fn an_implicit_array_is_serialized_without_its_arrays() {
     let Value::Implicit(array) = &value else { panic!("it is implicit") };
     expect![[r#"
         the arrays of an implicit array are not part of its structure
-        help: serialize it inside `store::collect` and read it inside `store::provide`, which carry them"#]].assert_eq(&serde_json::to_string(array).expect_err("has nowhere to put them").to_string());
+        help: serialize it inside `store::collect` and read it inside `store::provide`, which carry them"#]]
+    .assert_eq(&serde_json::to_string(array).expect_err("has nowhere to put them").to_string());
 }
 
 #[test]
@@ -72,7 +82,8 @@ fn a_function_is_traced_again_for_what_is_in_force() -> Result<()> {
     expect![[r#"
         device fallback Dense -> Cpu
         device fallback Cpu -> Dense
-        another GPU is traced for"#]].assert_eq(&f.stats().retraces().collect::<Vec<_>>().join("\n"));
+        another GPU is traced for"#]]
+    .assert_eq(&f.stats().retraces().collect::<Vec<_>>().join("\n"));
     Ok(())
 }
 
@@ -83,7 +94,8 @@ fn a_function_is_traced_again_for_other_keys() -> Result<()> {
     });
     f.call(BTreeMap::<String, Array>::new())?;
     f.call(BTreeMap::from([("a".to_owned(), vector(&[1.0]))]))?;
-    expect!["map without keys -> map with the keys a at `args`"].assert_eq(&f.stats().retraces().collect::<Vec<_>>().join("\n"));
+    expect!["map without keys -> map with the keys a at `args`"]
+        .assert_eq(&f.stats().retraces().collect::<Vec<_>>().join("\n"));
     Ok(())
 }
 
@@ -112,5 +124,6 @@ fn indices_and_numbers_outside() {
         help: indices count from 0 to 3, or backwards from -1 to -4
         kernel Indices failed: token -1 (entry 1) is not in the range 0 to 3
         help: take the tokenizer of the model
-    "#]].assert_eq(&messages.concat());
+    "#]]
+    .assert_eq(&messages.concat());
 }

@@ -92,7 +92,8 @@ fn what_differs_between_groups_is_each_group_s_own() -> Result<()> {
     }
     let mut lines = log.lines();
     lines.dedup();
-    expect!["a.flat was another in each group of ranks; every group has that of the first one now"].assert_eq(&lines.join("\n"));
+    expect!["a.flat was another in each group of ranks; every group has that of the first one now"]
+        .assert_eq(&lines.join("\n"));
     fs::remove_dir_all(&folder).expect("removes");
     Ok(())
 }

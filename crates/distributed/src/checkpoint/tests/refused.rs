@@ -215,7 +215,8 @@ fn files_that_are_not_what_the_index_says_are_named() -> Result<()> {
         FOLDER/run.safetensors: its index of ranks cannot be read: EOF while parsing an object at line 1 column 1
         help: give the folder of a run that `save_run` saved
         FOLDER: it has a file of the last number of all
-        help: save to another folder"#]].assert_eq(&found.collect::<Vec<_>>().join("\n"));
+        help: save to another folder"#]]
+    .assert_eq(&found.collect::<Vec<_>>().join("\n"));
     fs::remove_dir_all(&folder).expect("removes");
     Ok(())
 }

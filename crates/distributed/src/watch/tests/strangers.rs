@@ -182,7 +182,8 @@ fn a_rank_that_cannot_be_of_the_group_learns_why() {
         the group cannot begin: two processes were started as rank 0
         help: start every rank of the group by one `tacit launch`, or with the same host file
         the group cannot begin: a process was started as rank 7 of 2
-        help: start every rank of the group by one `tacit launch`, or with the same host file"#]].assert_eq(&found.join("\n"));
+        help: start every rank of the group by one `tacit launch`, or with the same host file"#]]
+    .assert_eq(&found.join("\n"));
 }
 
 /// What a rank ends with that looks for rank 0 so long where another program listens, which says `words` and stays, or goes at once.
@@ -241,5 +242,6 @@ fn a_place_where_nobody_can_listen_is_told() {
         the group cannot begin: nowhere: invalid socket address
         help: set TACIT_WATCH to a host and a free port of rank 0, as in `10.0.0.1:7300`
         the group cannot begin: rank 0 could not listen
-        help: let ranks reach each other by TCP, or leave the watch out with `TACIT_WATCH=off`"#]].assert_eq(&found.join("\n"));
+        help: let ranks reach each other by TCP, or leave the watch out with `TACIT_WATCH=off`"#]]
+    .assert_eq(&found.join("\n"));
 }

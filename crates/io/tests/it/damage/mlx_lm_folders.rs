@@ -159,5 +159,6 @@ fn rows_that_are_no_whole_codes() {
     let error = mlx_lm::read(&*folder).expect_err("refused");
     expect_test::expect![[r#"
         FOLDER/model.safetensors: lm_head.weight: its rows of 4 words are no whole number of codes of 3 bits
-        help: fetch the configuration and the tensors again, together, or convert the model again"#]].assert_eq(&folder.message(&error));
+        help: fetch the configuration and the tensors again, together, or convert the model again"#]]
+    .assert_eq(&folder.message(&error));
 }

@@ -186,5 +186,6 @@ fn merges_are_pairs_of_tokens() {
         help: llama.cpp has no such tokenizer: write the model with `--as mlx-lm` or `--as tacit`
         FOLDER/tokenizer.json: model.merges: it is no list of pairs
         help: llama.cpp has no such tokenizer: write the model with `--as mlx-lm` or `--as tacit`
-    "#]].assert_eq(&tokenizers_refused(cases.iter().map(String::as_str)));
+    "#]]
+    .assert_eq(&tokenizers_refused(cases.iter().map(String::as_str)));
 }

@@ -337,7 +337,8 @@ fn files_that_say_too_little_are_refused() {
         FOLDER/cache.safetensors: 0.4: 99 tokens that are gone are more than the 5 that there may be
         help: the file is not a prompt cache of mlx-lm's, or is damaged: write it again, by mlx-lm 0.32 or later
         FOLDER/cache.safetensors: 1.0.1: it is an array, and its class has a word
-        help: the file is not a prompt cache of mlx-lm's, or is damaged: write it again, by mlx-lm 0.32 or later"#]].assert_eq(&damages.map(|(layout, name, damage)| damaged(layout, name, damage)).join("\n"));
+        help: the file is not a prompt cache of mlx-lm's, or is damaged: write it again, by mlx-lm 0.32 or later"#]]
+    .assert_eq(&damages.map(|(layout, name, damage)| damaged(layout, name, damage)).join("\n"));
 }
 
 #[test]
@@ -357,6 +358,7 @@ fn padding_that_mlx_lm_does_not_have_is_refused() -> Result<()> {
         a batch of 3 slots, padded by [0, 1], is said to have [3, 3] tokens
         help: finish its prompt by `finalize` before it is saved
         mlx-lm has no cache of sequences that are padded behind their first token
-        help: make the cache dense by `KvCache::dense`, and split a batch into its sequences"#]].assert_eq(&said.join("\n"));
+        help: make the cache dense by `KvCache::dense`, and split a batch into its sequences"#]]
+    .assert_eq(&said.join("\n"));
     Ok(())
 }
