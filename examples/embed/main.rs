@@ -11,6 +11,7 @@ mod pairs;
 mod source;
 mod text;
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,7 +23,7 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, memory};
 use tacit::arrays::Gptq;
 use tacit::io::Tensors;
-use tacit::model::Missing;
+use tacit::model::{Missing, Pattern};
 use tacit::prelude::*;
 
 use bert::{Bert, Config, Pooling};
@@ -131,18 +132,21 @@ fn calibrated(
 ) -> Outcome<Model<Bert>> {
     let (_, rules) = rules(weights)?;
     let method = Gptq::default().with_refits(2)?;
-    let paths = model.avals().into_keys();
-    let layers = paths.filter_map(|path| path.strip_prefix("layers.")?.split_once('.')?.0.parse::<usize>().ok());
-    let last = layers.max();
-    for layer in last.into_iter().flat_map(|last| 0..=last) {
-        let weights = LINEAR.replacen('*', &layer.to_string(), 1);
+    let linear: Pattern = LINEAR.parse()?;
+    let mut layers: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    for (path, _) in model.avals().into_iter().filter(|(path, aval)| linear.matches(path, aval)) {
+        let layer = path.split('.').nth(1).and_then(|number| number.parse().ok()).unwrap_or_default();
+        layers.entry(layer).or_default().push(path);
+    }
+    for (layer, paths) in layers {
+        let weights = Pattern::any(paths);
         let bar = progress(&format!("layer {layer}"), sentences.len(), "sentences")?;
-        let seen = model.observe(&*weights, |model| {
+        let seen = model.observe(weights.clone(), |model| {
             let run = |batch: &bert::Batch| Ok(model.run(|bert| bert.embed(batch))?);
             text.embedded(sentences, batch, &bar, run).map_err(Error::Function)
         })?;
         bar.finish_and_clear();
-        model = model.quantize_observed(&*weights, &rules, &seen, &method)?;
+        model = model.quantize_observed(weights, &rules, &seen, &method)?;
     }
     Ok(model)
 }

@@ -80,13 +80,13 @@ assert rows["nf4:64"][2] < 0.6 * rows["f32"][2] and rows["mixed.toml"][2] < 0.25
 assert rows["mixed.toml"][4] < rows["nf4:64"][4] < rows["f32"][4], rows
 
 
-def mean_cosine(log):
+def cosine_and_bytes(log):
     table = [line.split() for line in open(log, encoding="utf-8")]
-    return next(float(line[1]) for line in table if line[:1] == ["affine:3:64"])
+    return next((float(line[1]), int(line[3])) for line in table if line[:1] == ["affine:3:64"])
 
 
-rounded, calibrated = map(mean_cosine, sys.argv[2:])
-assert calibrated > rounded, (rounded, calibrated)
+rounded, calibrated = map(cosine_and_bytes, sys.argv[2:])
+assert calibrated[0] > rounded[0] and calibrated[1] == rounded[1], (rounded, calibrated)
 
 assert ["materialized", "bytes:", "0"] in lines, lines
 before, after = [[float(field) for field in line[1:]] for line in lines if line[:1] in (["before"], ["after"])]
