@@ -12,11 +12,12 @@ use super::{Folder, model, saved};
 fn sentences(text: &str) -> String {
     let mut said = String::new();
     for line in text.lines().map(str::trim) {
-        let words = line.split(' ').filter(|word| word.chars().all(char::is_alphabetic)).count();
-        if words < 5 {
+        let words = line.split_whitespace().filter(|word| word.chars().all(char::is_alphabetic)).count();
+        // A row of a table is as wide as its numbers.
+        if words < 6 {
             continue;
         }
-        for c in line.chars() {
+        for c in line.split_whitespace().collect::<Vec<_>>().join(" ").chars() {
             let is_part = c.is_ascii_digit() || (c == '.' && said.ends_with('N'));
             if !is_part {
                 said.push(c);
@@ -41,17 +42,7 @@ fn a_run_that_went_on_is_told_of() {
     let run = folder.run(&options, "merged");
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
     expect![[r#"
-        N   N   Ne-N     N      N
-        N   N   Ne-N     N      N
-        N   N   Ne-N     N      N
-        N   N   Ne-N     N      N
-        N   N   Ne-N     N      N
-        N   N   Ne-N     N      N
-        N   N   Ne-N     N      N
-        N   N   Ne-N     N      N
-        N   N   Ne-N     N      N
-        N   N   Ne-N     N      N
-        N  a loss of N and a perplexity of N in the other file
+        N a loss of N and a perplexity of N in the other file
         N steps on N rows trained N numbers, which are in merged
         N of the steps were made before
         N texts are longer than a row, and were cut up
@@ -72,8 +63,6 @@ fn an_adapter_and_what_is_drawn_have_their_names() {
     let measured = command.args(options).output().expect("starts");
     assert!(measured.status.success(), "{}", String::from_utf8_lossy(&measured.stderr));
     expect![[r#"
-        format    perplexity       error    bits         bytes
-        none      N   N  N         N
         N tokens in N windows of N counted as mlx-lm does: all but the first of each, with the adapter adapter
     "#]]
     .assert_eq(&sentences(&String::from_utf8(measured.stdout).expect("text")));

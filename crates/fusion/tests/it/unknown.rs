@@ -23,5 +23,5 @@ fn it_is_said() {
     let output = command.env(PASSES_VARIABLE, "cse,bogus").output().expect("it starts");
     let error = String::from_utf8_lossy(&output.stderr);
     let lines: Vec<&str> = error.lines().filter(|line| line.contains(PASSES_VARIABLE)).collect();
-    expect_test::expect!["warning: TACIT_PASSES names the pass bogus, which is not one of identities, transposed, cse, programs, plan; off runs none"].assert_eq(&lines.join("\n"));
+    expect_test::expect!["warning: TACIT_PASSES names the pass bogus, which is not one of identities, transposed, cse, programs, plan; `off` runs none"].assert_eq(&lines.join("\n"));
 }
