@@ -11,7 +11,6 @@ mod pairs;
 mod source;
 mod text;
 
-use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,7 +22,7 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, memory};
 use tacit::arrays::Gptq;
 use tacit::io::Tensors;
-use tacit::model::{Missing, Pattern};
+use tacit::model::Missing;
 use tacit::prelude::*;
 
 use bert::{Bert, Config, Pooling};
@@ -121,8 +120,7 @@ fn held(model: Model<Bert>, weights: &str) -> Outcome<Model<Bert>> {
     Ok(model.quantize(pattern, &rules)?)
 }
 
-/// The same, with codes that GPTQ chooses by what the encoder computes on sentences: layer by layer, so that those of a layer make
-/// up for the errors of the layers before.
+/// The same, with codes that GPTQ chooses by what the encoder computes on sentences.
 fn calibrated(
     mut model: Model<Bert>,
     weights: &str,
@@ -131,24 +129,13 @@ fn calibrated(
     batch: usize,
 ) -> Outcome<Model<Bert>> {
     let (_, rules) = rules(weights)?;
-    let method = Gptq::default().with_refits(2)?;
-    let linear: Pattern = LINEAR.parse()?;
-    let mut layers: BTreeMap<usize, Vec<String>> = BTreeMap::new();
-    for (path, _) in model.avals().into_iter().filter(|(path, aval)| linear.matches(path, aval)) {
-        let layer = path.split('.').nth(1).and_then(|number| number.parse().ok()).unwrap_or_default();
-        layers.entry(layer).or_default().push(path);
-    }
-    for (layer, paths) in layers {
-        let weights = Pattern::any(paths);
-        let bar = progress(&format!("layer {layer}"), sentences.len(), "sentences")?;
-        let seen = model.observe(weights.clone(), |model| {
-            let run = |batch: &bert::Batch| Ok(model.run(|bert| bert.embed(batch))?);
-            text.embedded(sentences, batch, &bar, run).map_err(Error::Function)
-        })?;
-        bar.finish_and_clear();
-        model = model.quantize_observed(weights, &rules, &seen, &method)?;
-    }
-    Ok(model)
+    let bar = progress("calibration", sentences.len(), "sentences")?;
+    let seen = model.observe(LINEAR, |model| {
+        let run = |batch: &bert::Batch| Ok(model.run(|bert| bert.embed(batch))?);
+        text.embedded(sentences, batch, &bar, run).map_err(Error::Function)
+    })?;
+    bar.finish_and_clear();
+    Ok(model.quantize_observed(LINEAR, &rules, &seen, &Gptq::default().with_refits(2)?)?)
 }
 
 /// What an encoder made of the sentences, and what it took.
