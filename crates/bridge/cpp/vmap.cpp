@@ -183,7 +183,8 @@ void repeat_factor(std::vector<array>& operands, std::vector<int>& axes, mlx::co
   }
 }
 
-// The examples of the weights of a convolution become output channels of it, which groups take in another order.
+// The examples of the weights of a convolution become output channels of it, which groups take in another order. A broadcast that is
+// recorded without shapes has the arrays whose shape it takes as operands, and MLX looks at the axis of the first one alone.
 void repeat_input(std::vector<array>& operands, std::vector<int>& axes, mlx::core::Stream stream) {
   if (axes[0] < 0) {
     repeat(operands, axes, 0, stream);
@@ -201,7 +202,7 @@ Adjust adjustment(const array& node) {
   if (made_by<mlx::core::AddMM>(node)) {
     return repeat_factor;
   }
-  return made_by<mlx::core::Convolution>(node) ? repeat_input : nullptr;
+  return made_by<mlx::core::Convolution>(node) || made_by<mlx::core::Broadcast>(node) ? repeat_input : nullptr;
 }
 
 // MLX's own rule for DivMod names the mapped axis of the quotient alone, so that the one of the remainder is read from
