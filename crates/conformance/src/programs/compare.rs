@@ -365,9 +365,11 @@ fn tripped_with_state(step: Step, first: &[Array], arguments: &[Value]) -> Resul
     let wire = Arc::new(AtomicBool::new(false));
     let tripped_by = wire.clone();
     let wired = move |state: &mut Vec<Array>, arguments: Vec<Array>| -> Result<Vec<Array>> {
+        let before = state.last().cloned();
         let results = step(state, arguments)?;
-        if let Some(last) = state.last_mut() {
-            *last = kernel::apply(Tripwire(tripped_by.clone()), std::slice::from_ref(&*last))?.swap_remove(0);
+        if let (Some(last), Some(before)) = (state.last_mut(), before) {
+            // Of what was there before as well: a node of no input is computed once, before it fails.
+            *last = kernel::apply(Tripwire(tripped_by.clone()), &[last.clone(), before])?.swap_remove(0);
         }
         Ok(results)
     };
@@ -390,15 +392,19 @@ fn tripped_with_state(step: Step, first: &[Array], arguments: &[Value]) -> Resul
     same(&evaluated(Ok(run(&mut held.clone())?))?, &expected)
 }
 
-/// Checks what a call left: each array is right or an error. What comes of the node may be right where it depends on no input: then
-/// it was computed once, before the node failed.
+/// Checks what a call left: each array is right or an error, and the last one, which comes of what failed, an error.
 fn right_or_failed(found: &[Array], expected: &[Array]) -> Result<(), String> {
     for (found, expected) in found.iter().zip(expected) {
         if let Ok(found) = evaluated(Ok(vec![found.clone()])) {
             same(&found, std::slice::from_ref(expected))?;
         }
     }
-    Ok(())
+    match found.last() {
+        Some(last) if last.size() > 0 && last.eval().is_ok() => {
+            Err("what comes of the node is a result, expected its error".to_owned())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What `run` gives, which leaves the bytes of the dense values as they are.

@@ -9,7 +9,7 @@ use tacit_core::kernel::{Input, Kernel, Output};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A copy that fails while the wire is set.
+/// A copy of each input that fails while the wire is set.
 pub(crate) struct Tripwire(pub(crate) Arc<AtomicBool>);
 
 impl Kernel for Tripwire {
@@ -25,7 +25,9 @@ impl Kernel for Tripwire {
         if self.0.load(Ordering::Relaxed) {
             return Err("it fails by design".into());
         }
-        outputs[0].bytes().copy_from_slice(inputs[0].bytes());
+        for (input, output) in inputs.iter().zip(outputs) {
+            output.bytes().copy_from_slice(input.bytes());
+        }
         Ok(())
     }
 
