@@ -45,6 +45,13 @@ pub(crate) fn filled(call: impl FnOnce(*mut mlx_array) -> i32) -> Result<Array, 
     Ok(unsafe { owned(handle) })
 }
 
+/// Runs a call that fills one array handle, or leaves it empty.
+pub(crate) fn optional(call: impl FnOnce(*mut mlx_array) -> i32) -> Result<Option<Array>, BridgeError> {
+    let handle = written(NONE, call)?;
+    // SAFETY: the call succeeded, so a handle that is not empty is ours.
+    Ok((!handle.ctx.is_null()).then(|| unsafe { owned(handle) }))
+}
+
 /// New references to the arrays of a callback.
 ///
 /// # Safety

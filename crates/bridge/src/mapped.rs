@@ -10,7 +10,7 @@ use std::{io, ptr, slice};
 
 use mlx_rs::Array;
 
-use crate::arrays::{NONE, filled, owned, viewed, written};
+use crate::arrays::{NONE, filled, optional, viewed};
 use crate::callback::release;
 use crate::kernel::check_intact;
 use crate::{Aval, BridgeError, ffi};
@@ -61,12 +61,10 @@ impl MappedFile {
         let release = release::<Arc<Region>>;
         // SAFETY: the region has whole pages from the file's start on and more than a word before them, all of which may
         // be written; the payload is given away, and `release` takes back what it is.
-        let base = written(NONE, |base| unsafe {
+        let base = optional(|base| unsafe {
             ffi::tacit_mapped_new(region.start().cast(), region.pages(), payload, release, base)
         })
         .map_err(io::Error::other)?;
-        // SAFETY: the call stored a handle that is ours, or none.
-        let base = (!base.ctx.is_null()).then(|| unsafe { owned(base) });
         Ok(Self { region, base })
     }
 

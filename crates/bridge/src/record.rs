@@ -2,7 +2,7 @@
 
 use mlx_rs::Array;
 
-use crate::arrays::{self, NONE, sink_into, written};
+use crate::arrays::{self, sink_into, written};
 use crate::error::{BoxError, BridgeError};
 use crate::ffi::{self, Span};
 use crate::function::Borrowed;
@@ -37,9 +37,7 @@ pub fn record(inputs: &[&Array], function: &mut Recordable<'_>) -> Result<Record
 /// `a` has no such axis.
 pub fn extent(a: &Array, axes: &[i32]) -> Result<Option<Array>, BridgeError> {
     // SAFETY: the array and the slice are live for the call.
-    let handle = written(NONE, |out| unsafe { ffi::tacit_extent(a.as_ptr(), Span::new(axes), out) })?;
-    // SAFETY: the call succeeded, so a handle that is not empty is ours.
-    Ok((!handle.ctx.is_null()).then(|| unsafe { arrays::owned(handle) }))
+    arrays::optional(|out| unsafe { ffi::tacit_extent(a.as_ptr(), Span::new(axes), out) })
 }
 
 /// Whether every node that makes `result` of `from` has a rule for the shapes of its results, as a graph without shapes needs
