@@ -263,9 +263,8 @@ extern "C" fn failed(kernel: *mut c_void, text: *const c_char, length: usize, po
         // SAFETY: the plan and the text, of this length, are live for the call.
         let (plan, text) = unsafe { (plan_of(kernel), std::slice::from_raw_parts(text.cast(), length)) };
         let text = String::from_utf8_lossy(text);
-        let own = || Some(("Plan", KernelError::own_words("Plan", &text)?));
-        let stage = plan.and_then(|plan| plan.failed_stage(&text)).or_else(own);
-        let (stage, words) = stage.unwrap_or(("Plan", &text));
+        let own = || ("Plan", KernelError::own_words("Plan", &text).unwrap_or(&text));
+        let (stage, words) = plan.and_then(|plan| plan.failed_stage(&text)).unwrap_or_else(own);
         Err(KernelError::new(stage, words, poisoned).into())
     })
 }
