@@ -25,7 +25,8 @@ struct Results {
   std::vector<std::optional<array>> arrays;
 };
 
-// The memory of the results of a plan, which its task holds until it has run.
+// The memory of the results of a plan, which its task holds until it has run, sorted: a plan of a training step has hundreds, and
+// looks for each of its inputs among those of the plan before it.
 using Kept = std::vector<std::shared_ptr<array::Data>>;
 
 // Those of the tasks of a stream that have not run yet.
@@ -66,7 +67,7 @@ class Queued {
 // Whether nobody but its owner will look at an array once the tasks that are queued have run.
 bool is_donatable_behind(const array& value, const Queued::All& queued) {
   const auto& data = value.data_shared_ptr();
-  auto holds = [&](const auto& kept) { return std::find(kept->begin(), kept->end(), data) != kept->end(); };
+  auto holds = [&](const auto& kept) { return std::binary_search(kept->begin(), kept->end(), data); };
   // The array itself and the reference that was asked for.
   return description(value).use_count() == 2 &&
       data.use_count() == 1 + std::count_if(queued.begin(), queued.end(), holds);
@@ -135,6 +136,7 @@ class PlanKernel : public HostKernel {
       encoder.set_output_array(result);
       memory->push_back(result.data_shared_ptr());
     }
+    std::sort(memory->begin(), memory->end());
     // A copy: what holds the graph, as a compiled function that has captured a result, may run it again.
     dispatch(inputs, residents_, results, node, memory);
     Queued::add(stream(), memory);
