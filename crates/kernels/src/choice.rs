@@ -26,7 +26,7 @@ pub struct Candidate {
 /// The engines for [`matmul`](crate::matmul) with `x` of `m` rows, the one that takes the product first.
 #[must_use]
 pub fn of_matmul(machine: &Machine, x: &[f32], m: usize, matrix: &Matrix, orientation: Orientation) -> Vec<Candidate> {
-    let columns = if orientation == Orientation::Transposed { matrix.n } else { matrix.k };
+    let (_, columns) = orientation.sides(matrix.n, matrix.k);
     let product = StoredProduct { x, m, matrix, orientation, threads: 1, cut_from: None };
     let packed = product.work(columns, machine).packed;
     let candidates = engine::candidates(&product, columns, machine).into_iter().flat_map(|(name, cycles)| {

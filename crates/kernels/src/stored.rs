@@ -55,7 +55,7 @@ impl Work {
     pub(crate) fn new(product: &StoredProduct, columns: usize, machine: &Machine) -> Self {
         let &StoredProduct { m, matrix, orientation, .. } = product;
         let Matrix { n, k, block, ref codes, ref biases, .. } = *matrix;
-        let depth = if orientation == Orientation::Transposed { k } else { n };
+        let (depth, _) = orientation.sides(n, k);
         let shape = Shape { rows: m, columns: product.cut_from.unwrap_or(columns), depth };
         let blocks = (shape.columns as f64 * depth as f64 / block as f64).max(1.0);
         // A unit has a word of each lane; wide ones of bytes have too few steps to scale the one before meanwhile.
