@@ -69,7 +69,7 @@ fn taken(nodes: &Nodes, read: &[Option<Node>], groups: &Groups, group: usize) ->
         Base::Value(base) => Some(base),
         Base::Constant(_) => None,
     });
-    bases.filter(|&base| nodes.maker(base).is_none_or(|maker| groups.group_of(maker) != Some(group))).collect()
+    bases.filter(|&base| !groups.makes(nodes, group, base)).collect()
 }
 
 /// Puts a group's kernel into the graph, after those that it takes results of.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tacit_core::pass::Nodes;
+use tacit_core::pass::{Nodes, Slot};
 
 use crate::collectives::Behind;
 
@@ -68,6 +68,11 @@ impl Groups {
 
     pub(super) fn group_of(&self, node: usize) -> Option<usize> {
         self.group_of[node]
+    }
+
+    /// Whether a member of a group makes this.
+    pub(super) fn makes(&self, nodes: &Nodes, group: usize, slot: Slot) -> bool {
+        nodes.maker(slot).is_some_and(|maker| self.group_of[maker] == Some(group))
     }
 
     pub(super) fn members(&self, group: usize) -> &[usize] {
@@ -171,7 +176,7 @@ impl Groups {
             let mut taken: Vec<_> = members
                 .flat_map(|node| &node.operands)
                 .filter(|operand| match &operand.base {
-                    Base::Value(slot) => nodes.maker(*slot).is_none_or(|maker| self.group_of[maker] != Some(group)),
+                    Base::Value(slot) => !self.makes(nodes, group, *slot),
                     Base::Constant(array) => array.size() > 1,
                 })
                 .map(|operand| operand.base.key())
