@@ -22,6 +22,7 @@ fn it_is_said() {
     command.args(["--exact", "--ignored", "--nocapture", "unknown::compile_a_function_twice"]);
     let output = command.env(PASSES_VARIABLE, "cse,bogus").output().expect("it starts");
     let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
     let lines: Vec<&str> = error.lines().filter(|line| line.contains(PASSES_VARIABLE)).collect();
     expect_test::expect!["warning: TACIT_PASSES names the pass bogus, which is not one of identities, transposed, cse, programs, plan; `off` runs none"].assert_eq(&lines.join("\n"));
 }
