@@ -7,7 +7,7 @@
 use approx::{AbsDiffEq, RelativeEq, UlpsEq};
 use mlx_rs::{Array, Dtype, ops};
 
-use crate::bits::bits;
+use crate::bits::equal_bits;
 use crate::materialize::built;
 use crate::tree::Gradient;
 use crate::{Aval, Result, Value};
@@ -176,7 +176,7 @@ fn agree(a: &Value, b: &Value, equal: impl Fn(f64, f64, Dtype) -> bool) -> bool 
     }
     if !dtype.is_inexact() {
         // No integer type of MLX holds all others, so the bits say whether two are equal.
-        return bits(&a).and_then(|a| Ok(a.eq_exact(bits(&b)?)?)).unwrap_or(false);
+        return equal_bits(&a, &b).unwrap_or(false);
     }
     let (Ok(xs), Ok(ys)) = (floats(&a), floats(&b)) else { return false };
     xs.iter().zip(&ys).all(|(&x, &y)| equal(x, y, dtype))

@@ -14,11 +14,16 @@ pub fn same_bits(a: &Array, b: &Array) -> Result<bool> {
     if array_id(a) == array_id(b) {
         return Ok(true);
     }
-    Ok(Aval::from(a) == Aval::from(b) && bits(a)?.eq_exact(bits(b)?)?)
+    Ok(Aval::from(a) == Aval::from(b) && equal_bits(a, b)?)
+}
+
+/// The same of two arrays of one aval, which are evaluated also where they are one.
+pub(crate) fn equal_bits(a: &Array, b: &Array) -> Result<bool> {
+    Ok(bits(a)?.eq_exact(bits(b)?)?)
 }
 
 /// Each element as the number of its bits, in the shape of the array: an axis of all its bytes may be longer than MLX counts.
-pub(crate) fn bits(array: &Array) -> Result<Array> {
+fn bits(array: &Array) -> Result<Array> {
     let dtype = match array.item_size() {
         1 => Dtype::Uint8,
         2 => Dtype::Uint16,
