@@ -148,8 +148,7 @@ impl Call {
             found.push(self.compiled()?);
         }
         found.iter().try_for_each(|found| {
-            let avals = |arrays: &[Array]| arrays.iter().map(|array| Aval::from(array).to_string()).collect::<Vec<_>>();
-            let (avals, expected) = (avals(found).join(", "), avals(expected).join(", "));
+            let (avals, expected) = (listed(found), listed(expected));
             if avals != expected {
                 return Err(format!("the results are {avals}, expected {expected}"));
             }
@@ -206,6 +205,11 @@ pub(crate) fn evaluated(arrays: Vec<Array>) -> Result<Vec<Array>, String> {
 
 pub(crate) fn text(error: impl Into<Error>) -> String {
     error.into().to_string()
+}
+
+/// The shapes and dtypes of arrays.
+pub(crate) fn listed(arrays: &[Array]) -> String {
+    arrays.iter().map(|array| Aval::from(array).to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// The dense array behind a value, evaluated.

@@ -4,7 +4,7 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::Aval;
 
 use super::perturbed::Class;
-use crate::call::{bytes, text};
+use crate::call::{bytes, listed, text};
 use crate::elements::{floats, unit};
 
 /// What another run is compared with: the results, how near each must come, and the same with errors.
@@ -73,13 +73,8 @@ impl Expected<'_> {
 
 /// The same shapes and dtypes.
 pub(super) fn avals(found: &[Array], expected: &[Array]) -> Result<(), String> {
-    let listed =
-        |arrays: &[Array]| arrays.iter().map(|array| Aval::from(array).to_string()).collect::<Vec<_>>().join(", ");
-    if listed(found) == listed(expected) {
-        Ok(())
-    } else {
-        Err(format!("{} and not {}", listed(found), listed(expected)))
-    }
+    let (found, expected) = (listed(found), listed(expected));
+    if found == expected { Ok(()) } else { Err(format!("{found} and not {expected}")) }
 }
 
 /// The same bits, but for the payloads of NaN.
