@@ -5,11 +5,11 @@ use std::ops::Range;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
+use tacit_kernels::gcd;
 
 use crate::avals::checks::{check_block_size, check_children, check_elements, checked};
 use crate::families::cut::{Cut, cut};
 use crate::kernel;
-use tacit_kernels::gcd;
 
 /// A vector of 8 bits an element: codes of floats with a scale for each block, and an offset that all share.
 ///

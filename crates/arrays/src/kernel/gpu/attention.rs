@@ -4,12 +4,13 @@ use std::fmt::Write as _;
 
 use mlx_rs::Dtype;
 use tacit_core::Aval;
+use tacit_kernels::gcd;
 
 use super::matrices::{Sequence, table};
 use super::source::{Parts, Target, float, size};
 use super::weight::{Called, Weight, short};
+use crate::avals::axes::{extent, strides};
 use crate::kernel::{Attend, Hiding, Layout};
-use tacit_kernels::gcd;
 
 /// The most rows of queries for which each warp goes through tokens by itself.
 const FEW: usize = 32;
@@ -160,7 +161,7 @@ impl Masks {
         let mut place = "0".to_owned();
         let (mut row, mut column, mut whole) = (0, 0, 0);
         if let Some(Hiding { shape, scores, .. }) = hiding {
-            let places: usize = shape.iter().map(|&extent| extent as usize).product();
+            let places = extent(shape);
             let [mask, scalars @ ..] = inputs else { return None };
             if mask.size() != places || scalars.iter().any(|hidden| hidden.size() == 0) {
                 return None;
@@ -169,14 +170,13 @@ impl Masks {
             [row, column, whole] = [*tokens, 1, queries * tokens].map(|stride| stride as usize);
             row *= usize::from(*queries != 1);
             column *= usize::from(*tokens != 1);
-            let mut stride = 1;
+            let steps = strides(batch);
             for axis in (0..batch.len()).rev().filter(|&axis| batch[axis] != 1) {
                 let inner: i32 = scores[axis + 1..batch.len()].iter().product();
-                let _ = write!(place, " + entry / {inner} % {} * {stride}", batch[axis]);
-                stride *= batch[axis];
+                let _ = write!(place, " + entry / {inner} % {} * {}", batch[axis], steps[axis]);
             }
             // Every place of the mask is counted in 32 bits.
-            size(whole * stride as usize)?;
+            size(places)?;
         }
         let values = names.first().copied().unwrap_or("0");
         let hidden = if names.len() == 2 { "hidden[0]" } else { "0.0f" };
