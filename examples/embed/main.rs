@@ -22,7 +22,7 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, memory};
 use tacit::arrays::Gptq;
 use tacit::io::Tensors;
-use tacit::model::Missing;
+use tacit::model::{Missing, Observations};
 use tacit::prelude::*;
 
 use bert::{Bert, Config, Pooling};
@@ -111,31 +111,27 @@ fn rules(weights: &str) -> Outcome<(&'static str, Rules)> {
     })
 }
 
-/// The model with its weights held as `weights` says.
-fn held(model: Model<Bert>, weights: &str) -> Outcome<Model<Bert>> {
-    if weights == "f32" {
-        return Ok(model);
-    }
-    let (pattern, rules) = rules(weights)?;
-    Ok(model.quantize(pattern, &rules)?)
-}
-
-/// The same, with codes that GPTQ chooses by what the encoder computes on sentences.
-fn calibrated(
-    mut model: Model<Bert>,
-    weights: &str,
-    text: &Text,
-    sentences: &[Tokens],
-    batch: usize,
-) -> Outcome<Model<Bert>> {
-    let (_, rules) = rules(weights)?;
+/// What the linear layers meet while the encoder embeds sentences.
+fn observe(mut model: Model<Bert>, text: &Text, sentences: &[Tokens], batch: usize) -> Outcome<Observations> {
     let bar = progress("calibration", sentences.len(), "sentences")?;
-    let seen = model.observe(LINEAR, |model| {
+    let observations = model.observe(LINEAR, |model| {
         let run = |batch: &bert::Batch| Ok(model.run(|bert| bert.embed(batch))?);
         text.embedded(sentences, batch, &bar, run).map_err(Error::Function)
     })?;
     bar.finish_and_clear();
-    Ok(model.quantize_observed(LINEAR, &rules, &seen, &Gptq::default().with_refits(2)?)?)
+    Ok(observations)
+}
+
+/// The model with its weights held as `weights` says, with codes that GPTQ chooses by what was observed, if anything was.
+fn held(model: Model<Bert>, weights: &str, observations: Option<&Observations>) -> Outcome<Model<Bert>> {
+    if weights == "f32" {
+        return Ok(model);
+    }
+    let (pattern, rules) = rules(weights)?;
+    Ok(match observations {
+        Some(seen) => model.quantize_observed(LINEAR, &rules, seen, &Gptq::default().with_refits(2)?)?,
+        None => model.quantize(pattern, &rules)?,
+    })
 }
 
 /// What an encoder made of the sentences, and what it took.
@@ -213,7 +209,7 @@ fn run(options: &Options) -> Outcome<()> {
     let text = Text::open(&folder)?;
     if options.finetune {
         let weights = options.weights.first().map_or("f32", String::as_str);
-        return finetune(held(encoder(&folder)?, weights)?, &text);
+        return finetune(held(encoder(&folder)?, weights, None)?, &text);
     }
     let input = match &options.file {
         Some(file) => read(file)?,
@@ -226,22 +222,23 @@ fn run(options: &Options) -> Outcome<()> {
     }
     let sentences = text.tokens(&lines)?;
 
-    let embed = |name: &str| {
-        let model = match &seen {
-            Some(seen) if name != "f32" => calibrated(encoder(&folder)?, name, &text, seen, options.batch)?,
-            _ => held(encoder(&folder)?, name)?,
-        };
-        measured(model, name, &text, &sentences, options)
+    let embed = |name: &str, observations: Option<&Observations>| {
+        measured(held(encoder(&folder)?, name, observations)?, name, &text, &sentences, options)
     };
-    let float = embed("f32")?;
+    let float = embed("f32", None)?;
     if let Some(file) = &options.reference {
         let expected = Tensors::open(file)?.get("embeddings")?;
         let largest: f32 = float.embeddings.subtract(expected)?.abs()?.max(None)?.try_item_exact()?;
         println!("float32 differs from the reference by at most {largest:.1e}");
     }
+    // Once for all formats.
+    let observations = match &seen {
+        Some(seen) => Some(observe(encoder(&folder)?, &text, seen, options.batch)?),
+        None => None,
+    };
     let mut rows = vec![float];
     for name in options.weights.iter().filter(|name| *name != "f32") {
-        rows.push(embed(name)?);
+        rows.push(embed(name, observations.as_ref())?);
     }
 
     println!("{} sentences of {} tokens\n", lines.len(), sentences.iter().map(Vec::len).sum::<usize>());
