@@ -1,5 +1,7 @@
 //! `tacit generate` and `tacit chat` on a tiny model with its tokenizer in one file; `tests/scripts/generate.sh` has more.
 
+#[path = "told/numbers.rs"]
+mod numbers;
 #[path = "decoding/prompt_caches.rs"]
 mod prompt_caches;
 #[path = "decoding/templates.rs"]

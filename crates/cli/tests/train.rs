@@ -1,5 +1,8 @@
 //! `tacit train` on a tiny model with its tokenizer in one file.
 
+#[cfg(unix)]
+#[path = "told/numbers.rs"]
+mod numbers;
 #[path = "train/refused.rs"]
 mod refused;
 #[path = "train/resumed.rs"]

@@ -5,21 +5,8 @@ use std::process::Command;
 
 use expect_test::expect;
 
+use super::numbers::without_numbers;
 use super::{model, printed, refused, tacit};
-
-/// The text with N in the place of each number.
-fn without_numbers(text: &str) -> String {
-    let mut said = String::new();
-    for c in text.chars() {
-        let is_part = c.is_ascii_digit() || (c == '.' && said.ends_with('N'));
-        if !is_part {
-            said.push(c);
-        } else if !said.ends_with('N') {
-            said.push('N');
-        }
-    }
-    said
-}
 
 #[test]
 fn why_a_text_ended_is_told_and_what_was_drafted() {

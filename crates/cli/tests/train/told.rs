@@ -5,27 +5,20 @@ use std::process::Command;
 
 use expect_test::expect;
 
+use super::numbers::without_numbers;
 use super::resumed::killed;
 use super::{Folder, model, saved};
 
 /// The lines that are sentences, with N in the place of each number.
 fn sentences(text: &str) -> String {
     let mut said = String::new();
-    for line in text.lines().map(str::trim) {
-        let words = line.split_whitespace().filter(|word| word.chars().all(char::is_alphabetic)).count();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
         // A row of a table is as wide as its numbers.
-        if words < 6 {
-            continue;
+        if words.iter().filter(|word| word.chars().all(char::is_alphabetic)).count() >= 6 {
+            said.push_str(&without_numbers(&words.join(" ")));
+            said.push('\n');
         }
-        for c in line.split_whitespace().collect::<Vec<_>>().join(" ").chars() {
-            let is_part = c.is_ascii_digit() || (c == '.' && said.ends_with('N'));
-            if !is_part {
-                said.push(c);
-            } else if !said.ends_with('N') {
-                said.push('N');
-            }
-        }
-        said.push('\n');
     }
     said
 }
