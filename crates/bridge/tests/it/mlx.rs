@@ -9,7 +9,7 @@ use std::{env, io};
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::ops::indexing::{IntoStrideBy, TryIndexMutOp, TryIndexOp};
 use mlx_rs::transforms::compile::compile;
-use mlx_rs::{Array, Stream, linalg, ops, transforms, with_stream};
+use mlx_rs::{Array, Dtype, Stream, linalg, ops, transforms, with_stream};
 use tacit_bridge::mlx::{Feature, Refusal, VERSION, refusal, without_place};
 use tacit_bridge::{Aval, Scope, Tape, typed};
 
@@ -206,6 +206,7 @@ fn a_hadamard_transform_of_a_length_without_a_matrix_is_an_error_of_the_op() {
 fn a_reduction_without_shapes_may_be_over_axes_of_one_element() {
     let rows = Array::from_iter((0..12).map(|i| i as f32 - 5.0), &[3, 1, 4]);
     let columns = rows.swap_axes(0, 2).expect("a view");
+    let [halves, bytes] = [Dtype::Float16, Dtype::Int8].map(|dtype| columns.as_dtype(dtype).expect("a cast"));
     let reductions: [fn(&Array) -> Result<Array>; 5] = [
         |x| x.sum_axis(1, true),
         |x| x.prod_axis(1, true),
@@ -214,7 +215,7 @@ fn a_reduction_without_shapes_may_be_over_axes_of_one_element() {
         |x| x.any_axis(1, true),
     ];
     for reduction in reductions {
-        for x in [&rows, &columns] {
+        for x in [&rows, &columns, &halves, &bytes] {
             let expected = reduction(x).expect("MLX leaves it out");
             let result = compile(reduction, true)(x).expect("a result");
             assert!(result.eq_values(&expected).expect("one shape"), "{result} and not {expected}");
@@ -228,8 +229,9 @@ fn ops_on_nothing_have_results() -> Result<()> {
     let (none, rows) = (of_ones(&[0]), of_ones(&[3, 0]));
     let (w, scales, biases) = ops::quantize(of_ones(&[2, 32]), 32, 4)?;
     let product = |x: &Array| ops::quantized_matmul(x, &w, &scales, &biases, true, 32, 4);
-    let inverse = || with_stream(&Stream::cpu(), || linalg::inv(of_ones(&[2, 0, 0])));
-    let cases: [(&str, Result<Array>, &[i32]); 12] = [
+    let matrices = of_ones(&[2, 0, 0]);
+    let on_cpu = |f: fn(&Array) -> Result<Array>| with_stream(&Stream::cpu(), || f(&matrices));
+    let cases: [(&str, Result<Array>, &[i32]); 17] = [
         ("sort", ops::sort(&rows), &[0]),
         ("sort along an axis", ops::sort_axis(&rows, -1), &[3, 0]),
         ("argsort", ops::argsort(&none), &[0]),
@@ -238,9 +240,18 @@ fn ops_on_nothing_have_results() -> Result<()> {
         ("cumsum before an empty axis", rows.cumsum(0, None, None), &[3, 0]),
         ("cumprod", none.cumprod(0, None, None), &[0]),
         ("cummax", ops::cummax(&none, 0, None, None), &[0]),
-        ("inverse", inverse(), &[2, 0, 0]),
+        ("inverse", on_cpu(|a| linalg::inv(a)), &[2, 0, 0]),
+        ("inverse of triangles", on_cpu(|a| linalg::tri_inv(a, None)), &[2, 0, 0]),
+        ("inverse by a factor", on_cpu(|a| linalg::cholesky_inv(a, None)), &[2, 0, 0]),
+        ("solution", on_cpu(|a| linalg::solve(a, of_ones(&[2, 0, 3]))), &[2, 0, 3]),
+        ("solution by triangles", on_cpu(|a| linalg::solve_triangular(a, of_ones(&[2, 0, 3]), None)), &[2, 0, 3]),
         ("product of no rows", product(&of_ones(&[0, 32])), &[0, 2]),
         ("convolution of no channels", ops::conv1d(of_ones(&[1, 8, 0]), of_ones(&[2, 3, 0]), 1, 0, 1, 1), &[1, 6, 2]),
+        (
+            "convolution of images of no channels",
+            ops::conv2d(of_ones(&[1, 8, 8, 0]), of_ones(&[2, 3, 3, 0]), None, None, None, None),
+            &[1, 6, 6, 2],
+        ),
         ("convolution to no channels", ops::conv1d(of_ones(&[1, 8, 2]), of_ones(&[0, 3, 2]), 1, 0, 1, 1), &[1, 6, 0]),
     ];
     for (name, found, shape) in cases {
@@ -294,6 +305,14 @@ fn what_mlx_does_not_check_is_an_error_of_the_op() -> Result<()> {
         (
             ops::quantized_matmul(&wide, &w, &scale, &bias, true, 32, 4),
             "[quantized_matmul] The weight and the scales have not the same rows.",
+        ),
+        (
+            ops::gather_qmm(&wide, &w, &scale, &bias, None, &Array::from_slice(&[0u32], &[1]), true, 32, 4, None),
+            "[gather_qmm] The weight and the scales have not the same rows.",
+        ),
+        (
+            with_stream(&Stream::cpu(), || linalg::lu(of_ones(&[2, 0, 0])).map(|(p, ..)| p)),
+            "[linalg::lu] The matrices have no elements.",
         ),
         (several(), "[quantized_matmul] There are several matrices, and the input has no axis for them."),
     ];
