@@ -173,10 +173,11 @@ impl Sampler {
     pub fn sample(&self, logits: &Array, state: &mut SamplerState) -> Result<Sampled> {
         let (logits, valid) = self.adjusted(logits, state.recent.as_ref())?;
         let tokens = if self.temperature == 0.0 {
+            // Of a row that is no distribution it is some token, too.
             argmax_axis(&logits, -1, None)?
         } else {
             let (next, key) = random::split(&state.key, 2)?;
-            let candidates = self.candidates(&logits)?;
+            let candidates = self.candidates(&logits, &valid)?;
             let drawn = random::categorical(&candidates.logits, -1, None, &key)?;
             state.key = next;
             match &candidates.ids {
@@ -187,7 +188,7 @@ impl Sampler {
         if let Some(recent) = &mut state.recent {
             *recent = ops::concatenate(&[&*recent, &tokens.expand_dims(-1)?], 1)?.try_index((.., 1..))?;
         }
-        Ok(Sampled { tokens, valid })
+        Ok(Sampled { tokens, valid: valid.squeeze_axes(&[-1])? })
     }
 
     /// The probabilities that [`sample`](Self::sample) draws by: `f32[batch, vocabulary]`, NaN in rows that are no
@@ -198,8 +199,8 @@ impl Sampler {
     /// As for [`sample`](Self::sample).
     pub fn probabilities(&self, logits: &Array, state: &SamplerState) -> Result<Array> {
         let (logits, valid) = self.adjusted(logits, state.recent.as_ref())?;
-        let probabilities = self.distribution(&logits)?;
-        Ok(ops::select(valid.expand_dims(-1)?, probabilities, Array::from_f32(f32::NAN))?)
+        let probabilities = self.distribution(&logits, &valid)?;
+        Ok(ops::select(valid, probabilities, Array::from_f32(f32::NAN))?)
     }
 
     /// Which of recent tokens follow from one more: the rows of `recent: u32[1, window]` before each of `tokens: u32[n]` and
@@ -212,13 +213,13 @@ impl Sampler {
     }
 
     /// The probabilities of logits that are adjusted.
-    fn distribution(&self, logits: &Array) -> Result<Array> {
+    fn distribution(&self, logits: &Array, valid: &Array) -> Result<Array> {
         let vocabulary = logits.dim(-1);
         if self.temperature == 0.0 {
             let likeliest = argmax_axis(logits, -1, true)?;
             return Ok(ops::arange::<_, u32>(0, vocabulary, None)?.eq(likeliest)?.as_dtype(Dtype::Float32)?);
         }
-        let candidates = self.candidates(logits)?;
+        let candidates = self.candidates(logits, valid)?;
         let probabilities = ops::softmax_axis(&candidates.logits, -1, None)?;
         Ok(match &candidates.ids {
             Some(ids) => ops::zeros::<f32>(&[logits.dim(0), vocabulary])?.put_along_axis(ids, probabilities, -1)?,
@@ -226,7 +227,7 @@ impl Sampler {
         })
     }
 
-    /// The logits in `f32` with bias and penalty, and which rows are a distribution; the others are zeros.
+    /// The logits in `f32` with bias and penalty, and which rows are a distribution: `bool[batch, 1]`.
     fn adjusted(&self, logits: &Array, recent: Option<&Array>) -> Result<(Array, Array)> {
         let &[batch, vocabulary] = logits.shape() else {
             return Err(Error::invalid(
@@ -268,14 +269,15 @@ impl Sampler {
             let changed = ops::select(known.any_axis(-1, true)?, changed, chosen)?;
             logits = logits.put_along_axis(&recent, changed, -1)?;
         }
-        // NaN is the largest of whatever it is among.
-        let valid = logits.max_axis(-1, true)?.is_finite()?;
-        let logits = ops::select(&valid, logits, Array::from_f32(0.0))?;
-        Ok((logits, valid.squeeze_axes(&[-1])?))
+        // NaN is the largest of whatever it is among, and not less than anything. `is_finite` is eight nodes.
+        let valid = logits.max_axis(-1, true)?.abs()?.lt(Array::from_f32(f32::INFINITY))?;
+        Ok((logits, valid))
     }
 
     /// Every filter keeps some of the largest logits, so that their order does not matter, and that of the least work is chosen.
-    fn candidates(&self, logits: &Array) -> Result<Candidates> {
+    /// Rows that are no distribution count as zeros: NaN has no place in an order.
+    fn candidates(&self, logits: &Array, valid: &Array) -> Result<Candidates> {
+        let logits = ops::select(valid, logits, Array::from_f32(0.0))?;
         let vocabulary = logits.dim(-1);
         let largest = logits.max_axis(-1, true)?;
         let mut scores = logits.subtract(&largest)?;
