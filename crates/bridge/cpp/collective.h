@@ -228,7 +228,7 @@ class Collective : public Primitive {
       try {
         group->run(current, read ? &*read : nullptr, write, run->poisoned());
       } catch (const std::exception& error) {
-        poison(write.value);
+        poison(write.value.data<char>(), write.value.nbytes(), write.value.dtype());
         Failure failure = [group, current = std::move(current), text = std::string(error.what())](bool later) {
           group->raise(current, text, later);
         };

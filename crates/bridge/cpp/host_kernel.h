@@ -10,6 +10,7 @@
 
 #include "bridge.h"
 #include "launch.h"
+#include "memory.h"
 #include "mlx/backend/cpu/encoder.h"
 #include "plan.h"
 #include "poisoned.h"
@@ -96,6 +97,26 @@ bool has_launch(const RustKernel& rust, const std::vector<array>& inputs, Backen
   check(rust.table.launch(rust.kernel, backend, borrow(inputs), sink));
   return found;
 }
+
+// What a task keeps of an array that it reads or writes: MLX keeps the memory until it has run. A copy of the array would be two
+// objects in the heap, and a step of a decoder has hundreds.
+struct Operand {
+  Memory memory;
+  int64_t offset;
+  size_t bytes;
+  Shape shape;
+  Dtype dtype;
+
+  explicit Operand(const array& value)
+      : memory(value.buffer()), offset(value.offset()), bytes(value.nbytes()), shape(value.shape()), dtype(value.dtype()) {}
+
+  // On the thread of the task, behind what writes the memory: a GPU's may have to be brought here.
+  Buffer buffer() {
+    return {static_cast<char*>(memory.raw_ptr()) + offset, bytes, AvalView::of(shape, dtype)};
+  }
+};
+
+using Operands = std::vector<Operand>;
 
 class HostKernel : public Primitive {
  public:
@@ -216,15 +237,12 @@ class HostKernel : public Primitive {
       const std::vector<array>& inputs, std::vector<Residents> residents, const std::vector<array>& outputs,
       const array& watched, std::shared_ptr<const void> kept) {
     auto& encoder = mlx::core::cpu::get_command_encoder(stream());
-    std::vector<array> reads, writes;
+    Operands reads, writes(outputs.begin(), outputs.end());
     reads.reserve(inputs.size());
     for (const auto& input : inputs) {
       auto read = row_major(input, stream());
       encoder.set_input_array(read);
-      reads.push_back(array::unsafe_weak_copy(read));
-    }
-    for (const auto& output : outputs) {
-      writes.push_back(array::unsafe_weak_copy(output));
+      reads.emplace_back(read);
     }
     auto run = std::make_shared<Run>(watched);
     encoder.dispatch([rust = rust_, run = std::move(run), reads = std::move(reads), residents = std::move(residents),
@@ -241,13 +259,14 @@ class HostKernel : public Primitive {
 
   // Runs the kernel on these arrays now, and gives its failure, if it fails.
   static Failure failure_of(
-      const std::shared_ptr<RustKernel>& rust, const std::vector<array>& reads, const std::vector<Residents>& residents,
-      std::vector<array>& writes) {
+      const std::shared_ptr<RustKernel>& rust, Operands& reads, const std::vector<Residents>& residents, Operands& writes) {
     try {
       evaluate(*rust, reads, residents, writes);
       return nullptr;
     } catch (const std::exception& error) {
-      std::for_each(writes.begin(), writes.end(), poison);
+      for (auto& write : writes) {
+        poison(write.buffer().data, write.bytes, write.dtype);
+      }
       return [rust, text = std::string(error.what())](bool later) {
         check(rust->table.failed(rust->kernel, text.data(), text.size(), later));
       };
@@ -258,14 +277,14 @@ class HostKernel : public Primitive {
 
  private:
   static void evaluate(
-      const RustKernel& rust, const std::vector<array>& reads, const std::vector<Residents>& residents,
-      const std::vector<array>& writes) {
+      const RustKernel& rust, Operands& reads, const std::vector<Residents>& residents, Operands& writes) {
     auto count = reads.size();
     for (const auto& some : residents) {
       count += some->size();
     }
     // A buffer without a shape is one that is not filled yet: that of a scalar points somewhere too.
     std::vector<Buffer> from(count, Buffer{nullptr, 0, {nullptr, 0, 0}}), to;
+    to.reserve(writes.size());
     for (const auto& some : residents) {
       for (const auto& resident : *some) {
         from.at(resident.place) = resident.buffer;
@@ -274,11 +293,11 @@ class HostKernel : public Primitive {
     auto read = reads.begin();
     for (auto& buffer : from) {
       if (buffer.aval.extents == nullptr) {
-        buffer = Buffer::of(*read++);
+        buffer = (read++)->buffer();
       }
     }
-    for (const auto& value : writes) {
-      to.push_back(Buffer::of(value));
+    for (auto& write : writes) {
+      to.push_back(write.buffer());
     }
     check(rust.table.eval(rust.kernel, from, to));
   }

@@ -132,6 +132,7 @@ class PlanKernel : public HostKernel {
     std::vector<size_t> taken;
     auto results = begun(inputs, Queued::on(stream()), &taken);
     auto memory = std::make_shared<Kept>();
+    memory->reserve(results.size());
     for (auto& result : results) {
       encoder.set_output_array(result);
       memory->push_back(result.data_shared_ptr());
@@ -150,7 +151,8 @@ class PlanKernel : public HostKernel {
   // Runs the plan on this thread, and gives its failure, if it fails; `node` is its node.
   Failure run_here(array& node) {
     auto results = begun(node.inputs(), {}, nullptr);
-    auto failure = failure_of(rust_, node.inputs(), residents_, results);
+    Operands reads(node.inputs().begin(), node.inputs().end()), writes(results.begin(), results.end());
+    auto failure = failure_of(rust_, reads, residents_, writes);
     give(std::move(results), node);
     return failure;
   }
@@ -201,6 +203,7 @@ class PlanKernel : public HostKernel {
   std::vector<array> begun(
       const std::vector<array>& inputs, const Queued::All& queued, std::vector<size_t>* taken) const {
     std::vector<array> results;
+    results.reserve(face_->prototypes.size());
     for (const auto& prototype : face_->prototypes) {
       results.emplace_back(prototype.shape(), prototype.dtype(), nullptr, std::vector<array>{});
     }
