@@ -144,6 +144,8 @@ class Failures {
     };
     auto pending = this->pending();
     auto trail = std::make_shared<Trail>();
+    trail->places.reserve(outputs.size());
+    trail->arrays.reserve(outputs.size());
     std::vector<Frame> stack{{nullptr, &outputs, 0, 0}};
     std::vector<Trail::Link> sources;
     while (!stack.empty()) {
@@ -247,13 +249,14 @@ class Failures {
       }
       return trail->over;
     });
-    busy_ = !pending_.empty() || !poisoned_.empty();
+    poisons_ = !poisoned_.empty();
+    busy_ = !pending_.empty() || poisons_;
   }
 
   // Throws if the array is poisoned.
   void check(const array& value, bool later = true) {
     FailureRef failure;
-    if (!quiet()) {
+    if (poisons_) {
       std::lock_guard lock(mutex_);
       if (auto found = poisoned_.find(value.id()); found != poisoned_.end() && !found->second.array.expired()) {
         failure = found->second.failure;
@@ -301,6 +304,8 @@ class Failures {
   // Whether a failure was reported, or may be one of what a new trail leads to.
   bool news_ = false;
   std::atomic<bool> busy_{false};
+  // Whether an array is poisoned: evals ask for each that they read and give.
+  std::atomic<bool> poisons_{false};
 };
 
 // Whether this thread is in an eval that is watched, and its trail.
