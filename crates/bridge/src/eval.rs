@@ -22,7 +22,7 @@ pub struct Spent {
 /// # Errors
 ///
 /// MLX's own, and the failure of a kernel.
-pub fn eval(values: &[Array]) -> Result<Spent, BridgeError> {
+pub fn eval<'a>(values: impl IntoIterator<Item = &'a Array>) -> Result<Spent, BridgeError> {
     let handles = arrays::handles(values);
     let (mut encode, mut wait) = (0.0, 0.0);
     // SAFETY: the arrays and the numbers are live for the call.

@@ -5,9 +5,9 @@ use std::time::Instant;
 use mlx_rs::{Array, transforms};
 use tacit_bridge::Spent;
 
-use super::{Arguments, Node, Visitor};
+use super::{Arguments, Listed, Node, Visitor};
 use crate::phases::Phases;
-use crate::{ImplicitArray, Result, Value};
+use crate::{ChildRef, ImplicitArray, Result, Value};
 
 /// Evaluates every array of a tree together, those of implicit arrays included.
 ///
@@ -31,11 +31,11 @@ use crate::{ImplicitArray, Result, Value};
 ///
 /// An array cannot be computed, or is one that a trace is recorded on.
 pub fn eval(tree: &(impl Arguments + ?Sized)) -> Result<()> {
-    let arrays = arrays(tree)?;
+    let arrays = listed(tree)?;
     if arrays.is_empty() {
         return Ok(());
     }
-    let Spent { encode, wait } = tacit_bridge::eval(&arrays)?;
+    let Spent { encode, wait } = tacit_bridge::eval(arrays.iter().map(Listed::array))?;
     Phases { encode, wait, ..Phases::default() }.add();
     Ok(())
 }
@@ -46,12 +46,12 @@ pub fn eval(tree: &(impl Arguments + ?Sized)) -> Result<()> {
 ///
 /// As for [`eval`]; what fails while it is computed is an error to whoever reads it.
 pub fn async_eval(tree: &(impl Arguments + ?Sized)) -> Result<()> {
-    let arrays = arrays(tree)?;
+    let arrays = listed(tree)?;
     if arrays.is_empty() {
         return Ok(());
     }
     let start = Instant::now();
-    transforms::async_eval(&arrays)?;
+    transforms::async_eval(arrays.iter().map(Listed::array))?;
     Phases { encode: start.elapsed(), ..Phases::default() }.add();
     Ok(())
 }
@@ -62,31 +62,38 @@ pub fn async_eval(tree: &(impl Arguments + ?Sized)) -> Result<()> {
 ///
 /// A part of the tree cannot be taken apart.
 pub fn arrays(tree: &(impl Arguments + ?Sized)) -> Result<Vec<Array>> {
-    let mut arrays = Arrays::default();
+    Ok(listed(tree)?.into_iter().map(Listed::into_array).collect())
+}
+
+/// The same, those that the tree holds where they are held: each token of a decoder evaluates all of its caches.
+fn listed(tree: &(impl Arguments + ?Sized)) -> Result<Vec<Listed<'_>>> {
+    let mut arrays = Arrays(Vec::new());
     tree.flatten(&mut arrays)?;
     Ok(arrays.0)
 }
 
 /// The arrays of a tree, without its structure.
-#[derive(Default)]
-struct Arrays(Vec<Array>);
+struct Arrays<'a>(Vec<Listed<'a>>);
 
-impl<'a> Visitor<'a> for Arrays {
+impl<'a> Visitor<'a> for Arrays<'a> {
     fn array(&mut self, array: &'a Array) {
-        self.0.push(array.clone());
+        self.0.push(Listed::Held(array));
     }
 
     fn frozen(&mut self, array: &'a Array) {
-        self.0.push(array.clone());
+        self.array(array);
     }
 
     fn implicit(&mut self, array: &'a dyn ImplicitArray) {
-        array.children().into_iter().for_each(|(_, child)| self.made(child, false));
+        array.visit_children(&mut |_, child| match child {
+            ChildRef::Dense(array) => self.array(array),
+            ChildRef::Implicit(array) => self.implicit(array),
+        });
     }
 
     fn made(&mut self, value: Value, _: bool) {
         match value {
-            Value::Dense(array) => self.0.push(array),
+            Value::Dense(array) => self.0.push(Listed::Made(array)),
             Value::Implicit(array) => array.children().into_iter().for_each(|(_, child)| self.made(child, false)),
         }
     }

@@ -42,7 +42,7 @@ pub(crate) struct Shown<'a> {
     pub(crate) listed: usize,
 }
 
-/// An array of a tree that was compared with a definition.
+/// An array of a tree, which holds it or made it.
 pub(crate) enum Listed<'a> {
     Held(&'a Array),
     Made(Array),
@@ -52,6 +52,13 @@ impl Listed<'_> {
     pub(crate) fn array(&self) -> &Array {
         match self {
             Self::Held(array) => array,
+            Self::Made(array) => array,
+        }
+    }
+
+    pub(super) fn into_array(self) -> Array {
+        match self {
+            Self::Held(array) => array.clone(),
             Self::Made(array) => array,
         }
     }
