@@ -33,7 +33,7 @@ use crate::kernel::{self, Input, Kernel, KernelError, Output};
 use crate::{Aval, arrays, aval};
 
 use arena::Arena;
-use memory::{Bases, Place, in_place, input, output};
+use memory::{Bases, Dense, Place, in_place, input, output};
 use pieced::Pieced;
 pub use pieced::Threads;
 pub use places::PlanBuilder;
@@ -82,8 +82,8 @@ pub struct PlanValue(usize);
 /// # }
 /// ```
 pub struct Plan {
-    inputs: Vec<Given>,
-    outputs: Vec<Given>,
+    inputs: Vec<Dense>,
+    outputs: Vec<Dense>,
     stages: Vec<Stage>,
     /// The stages that run together, in the order of the stages.
     pieced: Vec<Pieced>,
@@ -91,19 +91,6 @@ pub struct Plan {
     arena: usize,
     /// Outputs that may take the memory of an input: each that of the first one that nobody else holds.
     donated: Vec<(usize, usize)>,
-}
-
-/// An array that a plan is given, or the memory of one.
-struct Given {
-    aval: Aval,
-    /// The bytes of the aval, whose extents lie all over memory where there are hundreds.
-    bytes: usize,
-}
-
-impl Given {
-    fn from_avals(avals: Vec<Aval>) -> Vec<Self> {
-        avals.into_iter().map(|aval| Self { bytes: aval.nbytes(), aval }).collect()
-    }
 }
 
 struct Stage {
@@ -180,10 +167,10 @@ impl Plan {
     /// input that `donated` names with it.
     unsafe fn run(&self, inputs: &[Buffer], outputs: &[Buffer], name: &mut &'static str) -> Result<(), BoxError> {
         *name = "Plan";
-        let fit = |expected: &[Given], buffers: &[Buffer]| {
+        let fit = |expected: &[Dense], buffers: &[Buffer]| {
             expected.len() == buffers.len()
-                && expected.iter().zip(buffers).all(|(given, buffer)| {
-                    given.bytes == buffer.bytes && aval::dtype_of(buffer.aval.dtype) == Some(given.aval.dtype)
+                && expected.iter().zip(buffers).all(|(array, buffer)| {
+                    array.bytes == buffer.bytes && aval::dtype_of(buffer.aval.dtype) == Some(array.aval.dtype)
                 })
         };
         if !fit(&self.inputs, inputs) || !fit(&self.outputs, outputs) {
@@ -216,13 +203,13 @@ impl Plan {
                     }
                     read.extend(stage.inputs.iter().enumerate().map(|(number, place)| {
                         match stage.lying_in_place(&bases).find(|&(_, input)| input == number) {
-                            Some((output, _)) => in_place(output, &place.aval),
-                            None => input(bases.at(place), &place.aval),
+                            Some((output, _)) => in_place(output, &place.array.aval),
+                            None => input(bases.at(place), &place.array),
                         }
                     }));
                     written.extend(stage.outputs.iter().enumerate().map(|(number, place)| {
                         let begins = stage.lying_in_place(&bases).any(|(output, _)| output == number);
-                        output(bases.at(place), &place.aval, stage.begins_as.is_none() && !begins)
+                        output(bases.at(place), &place.array, stage.begins_as.is_none() && !begins)
                     }));
                     stage.kernel.eval_cpu(&read, &mut written)?;
                     read.clear();

@@ -62,12 +62,12 @@ pub enum ElementError {
     },
 }
 
-/// Checks that `T` is the element type and that its elements may lie at `data`.
-fn check_elements<T: Element>(data: *const u8, aval: &Aval) -> Result<(), ElementError> {
+/// Checks that `T` is the element type and that its elements may lie where `data` does.
+fn check_elements<T: Element>(data: &[u8], aval: &Aval) -> Result<(), ElementError> {
     if aval.dtype != T::DTYPE {
         return Err(ElementError::Dtype { asked: T::DTYPE, found: aval.clone() });
     }
-    if aval.size() > 0 && !data.cast::<T>().is_aligned() {
+    if !data.is_empty() && !data.as_ptr().cast::<T>().is_aligned() {
         return Err(ElementError::Alignment { found: aval.clone() });
     }
     Ok(())
@@ -75,6 +75,7 @@ fn check_elements<T: Element>(data: *const u8, aval: &Aval) -> Result<(), Elemen
 
 /// A dense row-major array that a kernel reads.
 pub struct Input<'a> {
+    /// All bytes of the aval.
     data: &'a [u8],
     aval: Cow<'a, Aval>,
     /// The output in whose memory it is, with no bytes here.
@@ -113,12 +114,12 @@ impl<'a> Input<'a> {
         if let Some(output) = self.output {
             return Err(ElementError::InPlace { found: self.aval().clone(), output });
         }
-        check_elements::<T>(self.data.as_ptr(), &self.aval)?;
-        if self.aval.size() == 0 {
+        check_elements::<T>(self.data, &self.aval)?;
+        if self.data.is_empty() {
             return Ok(&[]);
         }
-        // SAFETY: the bytes hold `size` elements of this dtype, and the address was checked.
-        Ok(unsafe { std::slice::from_raw_parts(self.data.as_ptr().cast(), self.aval.size()) })
+        // SAFETY: the bytes are those of an array of this dtype, and the address was checked.
+        Ok(unsafe { std::slice::from_raw_parts(self.data.as_ptr().cast(), self.data.len() / size_of::<T>()) })
     }
 
     /// The elements as they lie in memory, whatever their type; none where they are in an [output](Self::output).
@@ -130,6 +131,7 @@ impl<'a> Input<'a> {
 
 /// A dense row-major array that a kernel fills: its elements are unspecified before they are written.
 pub struct Output<'a> {
+    /// All bytes of the aval.
     data: &'a mut [u8],
     aval: Cow<'a, Aval>,
 }
@@ -139,9 +141,8 @@ impl<'a> Output<'a> {
     ///
     /// # Safety
     ///
-    /// There is room for an array of this aval at `data`, and nobody else uses it for `'a`.
-    pub(crate) unsafe fn new(data: *mut u8, aval: Cow<'a, Aval>, fresh: bool) -> Self {
-        let bytes = aval.nbytes();
+    /// There is room for an array of this aval, which has so many bytes, at `data`, and nobody else uses it for `'a`.
+    pub(crate) unsafe fn new(data: *mut u8, bytes: usize, aval: Cow<'a, Aval>, fresh: bool) -> Self {
         let data: &mut [u8] = if bytes == 0 {
             &mut []
         } else {
@@ -168,12 +169,12 @@ impl<'a> Output<'a> {
     ///
     /// `T` is not the array's element type, or the array is an unaligned view.
     pub fn elements<T: Element>(&mut self) -> Result<&mut [T], ElementError> {
-        check_elements::<T>(self.data.as_ptr(), &self.aval)?;
-        if self.aval.size() == 0 {
+        check_elements::<T>(self.data, &self.aval)?;
+        if self.data.is_empty() {
             return Ok(&mut []);
         }
         // SAFETY: as in `Input::elements`; nobody else holds the buffer of an output.
-        Ok(unsafe { std::slice::from_raw_parts_mut(self.data.as_mut_ptr().cast(), self.aval.size()) })
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.data.as_mut_ptr().cast(), self.data.len() / size_of::<T>()) })
     }
 
     /// The elements as they lie in memory, whatever their type; unspecified before the kernel writes them.
@@ -199,7 +200,7 @@ pub(super) unsafe fn input<'a>(buffer: &Buffer) -> Result<Input<'a>, BoxError> {
 pub(super) unsafe fn output<'a>(buffer: &Buffer) -> Result<Output<'a>, BoxError> {
     let aval = aval_of(buffer)?;
     // SAFETY: as the caller promises; the aval has the bytes of the buffer.
-    Ok(unsafe { Output::new(buffer.data.cast(), Cow::Owned(aval), true) })
+    Ok(unsafe { Output::new(buffer.data.cast(), buffer.bytes, Cow::Owned(aval), true) })
 }
 
 fn aval_of(buffer: &Buffer) -> Result<Aval, BoxError> {

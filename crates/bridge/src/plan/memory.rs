@@ -6,13 +6,27 @@ use crate::Aval;
 use crate::ffi::{Buffer, Span};
 use crate::kernel::{Input, Output};
 
+/// What a dense array is.
+#[derive(Clone, Debug)]
+pub(super) struct Dense {
+    pub(super) aval: Aval,
+    /// The bytes of the aval, whose extents lie all over memory where there are hundreds.
+    pub(super) bytes: usize,
+}
+
+impl Dense {
+    pub(super) fn new(aval: Aval) -> Self {
+        Self { bytes: aval.nbytes(), aval }
+    }
+}
+
 /// Where an array lies.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub(super) memory: Memory,
     /// In bytes.
     pub(super) offset: usize,
-    pub(super) aval: Aval,
+    pub(super) array: Dense,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +62,7 @@ impl Bases<'_> {
     ///
     /// Both places are within their memory, are equally long, and are apart or the same; nobody else uses the second one.
     pub(super) unsafe fn copy(&self, from: &Place, to: &Place) {
-        let (from, to, bytes) = (self.at(from), self.at(to), to.aval.nbytes());
+        let (from, to, bytes) = (self.at(from), self.at(to), to.array.bytes);
         if from != to && bytes > 0 {
             // SAFETY: as the caller promises.
             unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
@@ -58,10 +72,10 @@ impl Bases<'_> {
 
 /// # Safety
 ///
-/// An array of this aval is at `data`, and nobody writes it while the result lives.
-pub(super) unsafe fn input(data: *const u8, aval: &Aval) -> Input<'_> {
+/// This array is at `data`, and nobody writes it while the result lives.
+pub(super) unsafe fn input(data: *const u8, array: &Dense) -> Input<'_> {
     // SAFETY: as the caller promises; arenas are zeros before anything else, and what MLX gives is initialized to Rust.
-    Input::new(unsafe { Span { data, count: aval.nbytes() }.get() }, Cow::Borrowed(aval))
+    Input::new(unsafe { Span { data, count: array.bytes }.get() }, Cow::Borrowed(&array.aval))
 }
 
 /// An array of this aval that is where an output is.
@@ -71,8 +85,8 @@ pub(super) fn in_place(output: usize, aval: &Aval) -> Input<'_> {
 
 /// # Safety
 ///
-/// There is room for an array of this aval at `data`, and nobody else uses it while the result lives.
-pub(super) unsafe fn output(data: *mut u8, aval: &Aval, fresh: bool) -> Output<'_> {
+/// There is room for this array at `data`, and nobody else uses it while the result lives.
+pub(super) unsafe fn output(data: *mut u8, array: &Dense, fresh: bool) -> Output<'_> {
     // SAFETY: as the caller promises.
-    unsafe { Output::new(data, Cow::Borrowed(aval), fresh) }
+    unsafe { Output::new(data, array.bytes, Cow::Borrowed(&array.aval), fresh) }
 }

@@ -5,8 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::memory::{Bases, Place, input, output};
-use crate::Aval;
+use super::memory::{Bases, Dense, Place, input, output};
 use crate::callback::PanicError;
 use crate::error::BoxError;
 use crate::kernel::EvalPiece;
@@ -47,7 +46,7 @@ pub(super) struct Part {
     /// The first, or that of the first thread.
     pub(super) first: Place,
     /// What the last one is.
-    pub(super) last: Aval,
+    pub(super) last: Dense,
     /// The bytes from each to the next.
     pub(super) step: usize,
     /// The bytes from that of a thread to that of the next thread.
@@ -102,8 +101,8 @@ impl Pieced {
         for (number, step) in self.steps.iter().enumerate() {
             // SAFETY: as the caller promises. The slices end with the step.
             unsafe {
-                read.extend(step.inputs.iter().map(|part| input(at(part), part.aval(is_last))));
-                written.extend(step.outputs.iter().map(|part| output(at(part), part.aval(is_last), true)));
+                read.extend(step.inputs.iter().map(|part| input(at(part), part.array(is_last))));
+                written.extend(step.outputs.iter().map(|part| output(at(part), part.array(is_last), true)));
             }
             let done = catch_unwind(AssertUnwindSafe(|| (step.eval)(elements.clone(), &read, &mut written)));
             let done = done.unwrap_or_else(|payload| Err(PanicError::from_payload(&*payload).into()));
@@ -116,7 +115,7 @@ impl Pieced {
 }
 
 impl Part {
-    fn aval(&self, is_last: bool) -> &Aval {
-        if is_last { &self.last } else { &self.first.aval }
+    fn array(&self, is_last: bool) -> &Dense {
+        if is_last { &self.last } else { &self.first.array }
     }
 }

@@ -6,10 +6,10 @@ use super::arena::ALIGNMENT;
 use super::chains::{self, Chain, are_sound};
 use super::draft::{Buffer, Draft, Home, Value, root};
 use super::gaps::Gaps;
-use super::memory::{Memory, Place};
+use super::memory::{Dense, Memory, Place};
 use super::over_inputs::{put_behind_readers, write_over_inputs};
 use super::pieced::{Part, Pieced, Step, Threads};
-use super::{Given, Plan, PlanValue, Stage};
+use super::{Plan, PlanValue, Stage};
 use crate::Aval;
 use crate::error::BoxError;
 use crate::kernel::{Input, Kernel, Output, Pieces};
@@ -120,7 +120,7 @@ impl PlanBuilder {
             }
         });
         let stages = stages.collect();
-        let (inputs, outputs) = (Given::from_avals(self.inputs), Given::from_avals(avals));
+        let [inputs, outputs] = [self.inputs, avals].map(|avals| avals.into_iter().map(Dense::new).collect());
         Ok(Plan { inputs, outputs, stages, pieced, arena, donated })
     }
 
@@ -262,16 +262,16 @@ impl PlanBuilder {
     fn part(&self, value: PlanValue, step: Option<usize>, pieces: usize, scratch: &Scratch) -> Part {
         let Value { buffer, aval, .. } = &self.values[value.0];
         let Some(step) = step else {
-            return Part { first: self.place(value), last: aval.clone(), step: 0, slot: 0 };
+            return Part { first: self.place(value), last: Dense::new(aval.clone()), step: 0, slot: 0 };
         };
-        let piece = |bytes: usize| Aval::new(&[(bytes / aval.item_size()) as i32], aval.dtype);
+        let piece = |bytes: usize| Dense::new(Aval::new(&[(bytes / aval.item_size()) as i32], aval.dtype));
         let last = piece(aval.nbytes() - step * (pieces - 1));
         match (self.buffers[*buffer].home, self.buffers[scratch.buffer].home) {
             (Home::Piece(offset), Home::Arena(base)) => {
-                let first = Place { memory: Memory::Arena, offset: base + offset, aval: piece(step) };
+                let first = Place { memory: Memory::Arena, offset: base + offset, array: piece(step) };
                 Part { first, last, step: 0, slot: scratch.bytes }
             }
-            _ => Part { first: Place { aval: piece(step), ..self.place(value) }, last, step, slot: 0 },
+            _ => Part { first: Place { array: piece(step), ..self.place(value) }, last, step, slot: 0 },
         }
     }
 
@@ -283,7 +283,7 @@ impl PlanBuilder {
             Home::Arena(base) => (Memory::Arena, base),
             Home::Of(_) | Home::Piece(_) => unreachable!("a root has a place of its own, and a piece is a part"),
         };
-        Place { memory, offset: base + offset, aval: aval.clone() }
+        Place { memory, offset: base + offset, array: Dense::new(aval.clone()) }
     }
 }
 
