@@ -110,12 +110,13 @@ class Program {
     return replay_->know(first, std::move(arrays));
   }
 
-  // Replays on inputs that match, some of them known.
-  void call_beside(const std::vector<const Known*>& known, Arrays handles, Sink outputs) const {
-    if (function_ != nullptr || !matches(handles, known)) {
-      throw std::runtime_error("a program was called beside what it does not know");
+  // Replays on inputs, some of them known; false where they do not match.
+  bool call_beside(const std::vector<const Known*>& known, Arrays handles, Sink outputs) const {
+    if (function_ != nullptr || replay_ == nullptr || !matches(handles, known)) {
+      return false;
     }
     pour((*replay_)(gather(handles), known), outputs);
+    return true;
   }
 
   int call(Arrays handles, const Function& function, Sink outputs) {
@@ -332,8 +333,9 @@ int tacit_known_get(const Known* known, size_t number, Handle* value) {
   return guarded([&] { *value = own(known->arrays.at(number)); });
 }
 
-int tacit_program_call_beside(const Program* program, Span<const Known*> known, Arrays others, Sink outputs) {
-  return guarded([&] { program->call_beside(known.copy(), others, outputs); });
+int tacit_program_call_beside(
+    const Program* program, Span<const Known*> known, Arrays others, Sink outputs, bool* matches) {
+  return guarded([&] { *matches = program->call_beside(known.copy(), others, outputs); });
 }
 
 int tacit_program_call(Program* program, Arrays inputs, Function function, Sink outputs, int* outcome) {

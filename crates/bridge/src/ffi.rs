@@ -287,6 +287,7 @@ unsafe extern "C" {
         known: Span<*const c_void>,
         others: Arrays,
         outputs: Sink,
+        matches: *mut bool,
     ) -> c_int;
     pub(crate) fn tacit_in_transform() -> bool;
     pub(crate) fn tacit_any_tracer(arrays: Arrays) -> bool;

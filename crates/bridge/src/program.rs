@@ -108,23 +108,26 @@ impl Program {
         Ok((!raw.is_null()).then_some(KnownInputs { raw }))
     }
 
-    /// Replays on what is known, in the order of the inputs, and on the others, which [match](Self::matches_beside); appends
-    /// the results to `outputs`.
+    /// Replays on what is known, in the order of the inputs, and on the others, and appends the results to `outputs`. Where they do
+    /// not [match](Self::matches_beside) it does nothing and gives false.
     ///
     /// # Errors
     ///
-    /// They do not match, or MLX cannot build the results.
+    /// MLX cannot build the results.
     pub fn call_beside(
         &self,
         known: &[&KnownInputs],
         others: &[&Array],
         outputs: &mut Vec<Array>,
-    ) -> Result<(), BridgeError> {
+    ) -> Result<bool, BridgeError> {
         let known = KnownInputs::pointers(known);
-        // SAFETY: everything is live for the call.
-        check(self.with_handles(others, |handles| unsafe {
-            ffi::tacit_program_call_beside(self.raw, Span::new(&known), handles, arrays::sink_into(outputs))
-        }))
+        arrays::written(false, |matches| {
+            // SAFETY: everything is live for the call.
+            self.with_handles(others, |handles| unsafe {
+                let (known, outputs) = (Span::new(&known), arrays::sink_into(outputs));
+                ffi::tacit_program_call_beside(self.raw, known, handles, outputs, matches)
+            })
+        })
     }
 
     fn with_handles<T>(&self, inputs: &[&Array], call: impl FnOnce(Arrays) -> T) -> T {

@@ -44,7 +44,9 @@ impl Entry {
         let mut others: Vec<&Array> = matched.arrays.iter().map(Listed::array).collect();
         others.extend(drawn.as_ref().map(|drawn| &drawn.key));
         let inputs: Vec<&KnownInputs> = known.inputs.iter().map(|known| &**known).collect();
-        if !self.program.matches_beside(&inputs, &others)
+        // A call beside what is known asks by itself.
+        let asks = inputs.is_empty() || drawn.is_some();
+        if asks && !self.program.matches_beside(&inputs, &others)
             || self.recorded.as_mut().is_some_and(|recorded| !recorded.serves(&others))
         {
             return Ok(Served::Not);
@@ -58,7 +60,9 @@ impl Entry {
             computed
         } else {
             let mut computed = Vec::new();
-            self.program.call_beside(&inputs, &others, &mut computed)?;
+            if !self.program.call_beside(&inputs, &others, &mut computed)? {
+                return Ok(Served::Not);
+            }
             computed
         };
         let result = Made {
