@@ -13,7 +13,7 @@ use super::entry::{Entry, Served};
 use super::given_back::{GivenBack, Made, Opened};
 use super::key::{Key, Scope};
 use super::shapeless::{self, Recorded};
-use super::steady::{Known, Steady};
+use super::steady::Steady;
 use super::tracing::{Asked, Body, Tracing, dense};
 use super::{CompileOptions, CompileStats, kept, switch};
 use crate::pass::{PassStats, Passes};
@@ -107,7 +107,7 @@ impl Engine {
                 compared = Some((entry.key.def.clone(), matched));
             }
             let Some((_, Some(matched))) = &compared else { continue };
-            match entry.serve(matched, &Known::default())? {
+            match entry.serve(matched, &Rc::default())? {
                 Served::Not => {}
                 Served::Dropped => {
                     self.entries.remove(i);
@@ -139,7 +139,9 @@ impl Engine {
         let mut matcher = Matcher::new(&entry.key.def, &known.parts);
         show(&mut matcher)?;
         let Some(matched) = matcher.finish() else { return Ok(None) };
-        let Served::With(result) = entry.serve(&matched, &known.only(&matched.passed))? else { return Ok(None) };
+        let Served::With(result) = entry.serve(&matched, &Rc::new(known.only(&matched.passed)))? else {
+            return Ok(None);
+        };
         entry.used = self.stats.calls;
         self.latest = i;
         self.stats.steady += u64::from(!result.passed.is_empty());

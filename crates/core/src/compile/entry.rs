@@ -38,7 +38,7 @@ pub(super) enum Served {
 
 impl Entry {
     /// Replays on the inputs that were matched with its structure, beside those that are known.
-    pub(super) fn serve(&mut self, matched: &Matched<'_>, known: &Known) -> Result<Served> {
+    pub(super) fn serve(&mut self, matched: &Matched<'_>, known: &Rc<Known>) -> Result<Served> {
         // The key of a draw is the next call's own only once it is known that this trace serves the inputs.
         let drawn = self.drawn.clone();
         let mut others: Vec<&Array> = matched.arrays.iter().map(Listed::array).collect();

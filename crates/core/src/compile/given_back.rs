@@ -2,13 +2,12 @@
 
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use mlx_rs::Array;
-use tacit_bridge::{KnownInputs, array_id};
+use tacit_bridge::array_id;
 
 use super::steady::Known;
-use crate::tree::{Item, TreeDef, Unchanged};
+use crate::tree::{Item, Part, TreeDef, Unchanged};
 
 /// Arrays in an opened structure.
 pub(super) type Opened<T> = (Vec<T>, TreeDef);
@@ -32,8 +31,12 @@ impl Made {
 
 pub(super) enum MadeLeaf {
     Array(Array),
-    /// One of the inputs that are known, which few ask for.
-    Known(Arc<KnownInputs>, usize),
+    /// One of the inputs of a part that is known, by its number there. A model has hundreds, and few are asked for.
+    Known {
+        known: Rc<Known>,
+        part: usize,
+        number: usize,
+    },
 }
 
 impl From<MadeLeaf> for Item {
@@ -41,7 +44,9 @@ impl From<MadeLeaf> for Item {
         match leaf {
             MadeLeaf::Array(array) => array.into(),
             // It has as many as the trace has inputs there: without memory alone is there none.
-            MadeLeaf::Known(known, number) => known.array(number).map_or(Self::Nothing, Self::from),
+            MadeLeaf::Known { known, part, number } => {
+                known.inputs[part].array(number).map_or(Self::Nothing, Self::from)
+            }
         }
     }
 }
@@ -76,16 +81,15 @@ impl GivenBack {
     }
 
     /// The same where some of the inputs are known, and `others` are the rest.
-    pub(super) fn filled_beside(&self, known: &Known, others: &[&Array], computed: Vec<Array>) -> Vec<MadeLeaf> {
+    pub(super) fn filled_beside(&self, known: &Rc<Known>, others: &[&Array], computed: Vec<Array>) -> Vec<MadeLeaf> {
         let input = |number: usize| {
             let mut place = number;
-            for (part, known) in known.parts.iter().zip(&known.inputs) {
-                let (first, count) = part.arrays;
+            for (part, &Part { arrays: (first, count), .. }) in known.parts.iter().enumerate() {
                 if number < first {
                     break;
                 }
                 if number - first < count {
-                    return MadeLeaf::Known(Arc::clone(known), number - first);
+                    return MadeLeaf::Known { known: Rc::clone(known), part, number: number - first };
                 }
                 place -= count;
             }
