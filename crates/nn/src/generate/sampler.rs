@@ -269,8 +269,11 @@ impl Sampler {
             let changed = ops::select(known.any_axis(-1, true)?, changed, chosen)?;
             logits = logits.put_along_axis(&recent, changed, -1)?;
         }
-        // NaN is the largest of whatever it is among, and not less than anything. `is_finite` is eight nodes.
-        let valid = logits.max_axis(-1, true)?.abs()?.lt(Array::from_f32(f32::INFINITY))?;
+        // NaN is the largest of whatever it is among. A finite number less itself is 0, and any other NaN, which is not equal to
+        // itself: `is_finite` is eight nodes.
+        let largest = logits.max_axis(-1, true)?;
+        let difference = largest.subtract(&largest)?;
+        let valid = difference.eq(&difference)?;
         Ok((logits, valid))
     }
 
