@@ -67,7 +67,7 @@ struct Plain<'a, S> {
     sampler: Sampler,
     sampling: SamplerState,
     lookahead: bool,
-    /// What the state's last tokens led to, or why nothing.
+    /// What the state's last tokens led to, as columns, or why nothing.
     next: Option<Result<Sampled>>,
     /// What each sequence had seen that ended while others went on.
     ended: Vec<Option<S>>,
@@ -119,9 +119,9 @@ impl<S: Sequences> Plain<'_, S> {
         Ok(())
     }
 
-    /// Draws what follows `tokens: u32[batch, 1]`, as a graph. Where that fails, the state is what it was.
+    /// Draws what follows `tokens: u32[batch, 1]`, in columns as well, as a graph. Where that fails, the state is what it was.
     fn draw(&mut self, tokens: &Array) -> Result<Sampled> {
-        self.steps.then(tokens, |logits| self.sampler.sample(&last_of(logits)?, &mut self.sampling))
+        self.steps.then(tokens, |logits| self.sampler.sample_columns(&last_of(logits)?, &mut self.sampling))
     }
 
     /// The same, and begins to compute it.
@@ -136,17 +136,16 @@ impl<S: Sequences> Engine for Plain<'_, S> {
     fn advance(&mut self, room: usize, open: &[bool], _: &mut GenerateStats) -> Result<Vec<Vec<u32>>> {
         self.keep_ended(open)?;
         let drawn = self.next.take().ok_or_else(ended)??;
-        let column = drawn.tokens.expand_dims(-1)?;
         // The last token goes to the state as well, but nothing is computed of that unless somebody goes on.
         let begins = room > 1;
         if self.lookahead && begins {
-            self.next = Some(self.begin(&column));
+            self.next = Some(self.begin(&drawn.tokens));
         }
         let tokens = read(&drawn, open).inspect_err(|_| self.next = None)?;
         if !self.lookahead && begins {
-            self.next = Some(self.begin(&column));
+            self.next = Some(self.begin(&drawn.tokens));
         } else if !begins {
-            self.next = Some(self.draw(&column));
+            self.next = Some(self.draw(&drawn.tokens));
         }
         Ok(tokens.into_iter().map(|token| vec![token]).collect())
     }

@@ -171,24 +171,30 @@ impl Sampler {
     ///
     /// The logits are no matrix; the vocabulary does not have a token that has a bias; the state is of another sampler or batch.
     pub fn sample(&self, logits: &Array, state: &mut SamplerState) -> Result<Sampled> {
+        let Sampled { tokens, valid } = self.sample_columns(logits, state)?;
+        Ok(Sampled { tokens: tokens.squeeze_axes(&[-1])?, valid: valid.squeeze_axes(&[-1])? })
+    }
+
+    /// The same as columns, `[batch, 1]`: a step takes its tokens so.
+    pub(super) fn sample_columns(&self, logits: &Array, state: &mut SamplerState) -> Result<Sampled> {
         let (logits, valid) = self.adjusted(logits, state.recent.as_ref())?;
         let tokens = if self.temperature == 0.0 {
             // Of a row that is no distribution it is some token, too.
-            argmax_axis(&logits, -1, None)?
+            argmax_axis(&logits, -1, true)?
         } else {
             let (next, key) = random::split(&state.key, 2)?;
             let candidates = self.candidates(&logits, &valid)?;
-            let drawn = random::categorical(&candidates.logits, -1, None, &key)?;
+            let drawn = random::categorical(&candidates.logits, -1, None, &key)?.expand_dims(-1)?;
             state.key = next;
             match &candidates.ids {
-                Some(ids) => ids.take_along_axis(drawn.expand_dims(-1)?, -1)?.squeeze_axes(&[-1])?,
+                Some(ids) => ids.take_along_axis(&drawn, -1)?,
                 None => drawn,
             }
         };
         if let Some(recent) = &mut state.recent {
-            *recent = ops::concatenate(&[&*recent, &tokens.expand_dims(-1)?], 1)?.try_index((.., 1..))?;
+            *recent = ops::concatenate(&[&*recent, &tokens], 1)?.try_index((.., 1..))?;
         }
-        Ok(Sampled { tokens, valid: valid.squeeze_axes(&[-1])? })
+        Ok(Sampled { tokens, valid })
     }
 
     /// The probabilities that [`sample`](Self::sample) draws by: `f32[batch, vocabulary]`, NaN in rows that are no
