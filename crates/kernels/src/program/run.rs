@@ -45,6 +45,10 @@ impl Program {
         }
         let work = elements * self.cost;
         let tasks = if work < ALONE { 1 } else { (TASKS * threads::count()).min(work.div_ceil(ALONE / 2)).min(blocks) };
+        if tasks == 1 {
+            run(Isa::detect(), Task { program: self, size, inputs, results, start: (0, 0), blocks: 0..blocks });
+            return Ok(());
+        }
         let tasks: Vec<Task<'_, '_>> = self.tasks(size, inputs, results, tasks);
         threads::for_each_part(usize::MAX, tasks.into_iter(), &|task| run(Isa::detect(), task));
         Ok(())
@@ -133,9 +137,12 @@ impl Kernel for Task<'_, '_> {
         let size = program.block[0] * program.block[1];
         let mut registers = REGISTERS.take();
         registers.resize_with(registers.len().max(program.registers), Vec::new);
-        registers.iter_mut().take(program.registers).for_each(|register| register.resize(size, 0.0));
+        // They grow alone: programs of several sizes take turns.
+        for register in registers.iter_mut().take(program.registers) {
+            register.resize(register.len().max(size), 0.0);
+        }
         for &(register, constant) in &program.constants {
-            registers[register].fill(constant);
+            registers[register][..size].fill(constant);
         }
         let mut prepared = false;
         for block in self.blocks.clone() {
@@ -145,7 +152,7 @@ impl Kernel for Task<'_, '_> {
                 // The first block of a task has as many rows as any of it.
                 for action in &program.prologue {
                     if let Action::Load { input, extent, register } = *action {
-                        self.load(input, extent, &area, &mut registers[register]);
+                        self.load(input, extent, &area, &mut registers[register][..size]);
                     }
                 }
                 prepared = true;

@@ -197,6 +197,16 @@ fn rows_of_every_length_carry_the_same_bits_on_every_machine() {
     }
 }
 
+#[test]
+fn a_program_computes_the_same_whatever_ran_before_it() {
+    let size = [3, 2];
+    let alone = std::thread::spawn(move || normed(size)).join().expect("no panic");
+    for larger in [[5, 1024], [300, 2]] {
+        normed(larger);
+        assert_eq!(normed(size), alone, "{larger:?}");
+    }
+}
+
 /// An update of weights and a norm, each step rounded to a half type, in the order in which it is written.
 fn halved([rows, columns]: [usize; 2], precision: Precision) -> Vec<u32> {
     let source = |kind| Source { kind, map: Map { columns: Columns::All, divisor: 1, modulus: rows } };
