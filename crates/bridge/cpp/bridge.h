@@ -241,8 +241,8 @@ inline bool is_ours(const Primitive& primitive) {
 // The evaluated input, or a copy in rows that lives until what is dispatched to `stream` next has run.
 array row_major(const array& input, mlx::core::Stream stream);
 
-// Writes what a failure leaves in the memory of an array, since what follows runs all the same: NaN in every float type, and 0 in every other,
-// which is an index of anything.
+// Writes what a failure leaves in the memory of an array, since what follows runs all the same: NaN in every float type, and 0 in
+// every other, which is an index of anything.
 void poison(void* data, size_t bytes, Dtype dtype);
 
 }  // namespace tacit
