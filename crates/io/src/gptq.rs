@@ -3,6 +3,9 @@
 //! A layer of `[in, out]` has `qweight: i32[in * bits / 32, out]`, codes along the first axis; `scales: f16[groups, out]`;
 //! `qzeros: i32[groups, out * bits / 32]`, codes along the last one, one less than they mean (modulo the number of codes) unless
 //! the format is `gptq_v2`; and `g_idx: i32[in]`, the group of each input. An element is `scale * (code - zero)`.
+//!
+//! Where `sym` is true all zeros are the middle code, which kernels take without a look at `qzeros`. Files have them as they are
+//! and less 1, both under the name `gptq`.
 
 use std::path::Path;
 
@@ -11,7 +14,7 @@ use tacit_core::Result;
 use tacit_nn::Parameters;
 
 use crate::integers::{Integers, in_stream, shifted};
-use crate::quantized_layers::{self, HELP, Layer, Method};
+use crate::quantized_layers::{self, HELP, Layer, Method, Words};
 
 /// Reads the folder of a model that GPTQ quantized: files of tensors, and `config.json` or `quantize_config.json`.
 ///
@@ -30,7 +33,8 @@ use crate::quantized_layers::{self, HELP, Layer, Method};
 /// # Errors
 ///
 /// A file cannot be read; the configuration is of another method, or does not fit the tensors; a layer's inputs are
-/// reordered (`desc_act`), so that groups are not along its rows; or groups are not multiples of 32.
+/// reordered (`desc_act`), so that groups are not along its rows; groups are not multiples of 32; or zeros of 3 bits are not
+/// what they seem, as those that `GPTQModel` wrote before its version 7.
 pub fn read(folder: impl AsRef<Path>) -> Result<Parameters> {
     quantized_layers::read::<Gptq>(folder.as_ref())
 }
@@ -72,6 +76,14 @@ impl Method for Gptq {
                 return Err(layer.wrong("g_idx", reason, "quantize the model again without desc_act"));
             }
         }
+        let middle = (layer.config.sym == Some(true) && are_one(&zeros, bits)).then_some(1_u32 << (bits - 1));
+        if (below, bits, middle) == (1, 3, None)
+            && layer.config.major_version("gptqmodel").is_some_and(|version| version < 7)
+        {
+            let reason =
+                "GPTQModel before its version 7 took the 1 of zeros of 3 bits from other bits than their lowest";
+            return Err(layer.wrong("qzeros", reason, "write the model again as gptq_v2"));
+        }
         let (scales, _) = layer.scales()?;
         let stored = codes.part.clone();
         let code = move |row, column| in_stream(|word| codes.get(word, row), column, bits);
@@ -88,7 +100,14 @@ impl Method for Gptq {
             let stored = in_stream(|word| zeros.get(at, word).wrapping_add(of_word), row, bits);
             (u32::from(stored) + of_field) & greatest
         };
-        let numbers = |row: usize, at: usize| shifted(scales[at * outputs + row], zero(row, at));
+        let numbers =
+            |row: usize, at: usize| shifted(scales[at * outputs + row], middle.unwrap_or_else(|| zero(row, at)));
         Ok(Integers::new([outputs, inputs], Affine { bits, group }, stored, code, numbers))
     }
+}
+
+/// Whether all zeros are one number: words then repeat, those of 3 bits after three, whatever was taken from each.
+fn are_one(zeros: &Words, bits: u32) -> bool {
+    let period = if bits == 3 { 3 } else { 1 };
+    (0..zeros.rows).all(|row| (0..zeros.columns).all(|word| zeros.get(row, word) == zeros.get(0, word % period)))
 }

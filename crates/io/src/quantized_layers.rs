@@ -38,6 +38,21 @@ pub(crate) struct Config {
     group_size: i64,
     pub(crate) checkpoint_format: Option<String>,
     pub(crate) version: Option<String>,
+    /// Whether all zeros are the middle code.
+    pub(crate) sym: Option<bool>,
+    meta: Option<serde_json::Value>,
+}
+
+impl Config {
+    /// The major version of the program of this name, if that quantized the model: 5 of `gptqmodel:5.6.12`.
+    pub(crate) fn major_version(&self, program: &str) -> Option<u32> {
+        let quantizer = self.meta.as_ref()?.get("quantizer")?;
+        let quantizers = quantizer.as_array().map_or(std::slice::from_ref(quantizer), Vec::as_slice);
+        quantizers.iter().find_map(|quantizer| {
+            let version = quantizer.as_str()?.strip_prefix(program)?.strip_prefix(':')?;
+            version.split('.').next()?.parse().ok()
+        })
+    }
 }
 
 const QWEIGHT: &str = ".qweight";

@@ -152,33 +152,6 @@ fn memory_of_a_file_goes_as_its_codes_are_read() {
     assert!(!parameters["norm.weight"].is_implicit());
 }
 
-/// `GPTQModel` takes 1 from whole words of zeros, where a zero of 0 borrows from its neighbour.
-#[test]
-fn zeros_of_gptq_that_are_0_are_read_as_0() {
-    let folder = Scratch::new();
-    let zeros = [0_u32, 8, 3, 0, 0, 15, 1, 7];
-    let word = zeros.iter().rev().fold(0_u32, |word, zero| (word << 4) | zero).wrapping_sub(0x1111_1111);
-    let codes: Vec<u32> = (1..=32_u32).map(|at| at.wrapping_mul(2_654_435_761)).collect();
-    let scales = ops::ones::<f32>(&[1, 8]).and_then(|ones| ones.as_dtype(F16)).expect("ones");
-    let tensors = vec![
-        ("proj.qweight".to_owned(), Array::from_slice(&codes, &[4, 8])),
-        ("proj.qzeros".to_owned(), Array::from_slice(&[word], &[1, 1])),
-        ("proj.scales".to_owned(), scales),
-    ];
-    write(folder.join("model.safetensors"), tensors, &Metadata::new()).expect("writes");
-    let config = r#"{"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": false, "checkpoint_format": "gptq"}"#;
-    folder.file("config.json", format!(r#"{{"quantization_config": {config}}}"#));
-    let read = gptq::read(&*folder).expect("reads");
-    let weight = dense(&read["proj.weight"]).as_dtype(F32).expect("casts");
-    weight.eval().expect("evaluates");
-    for (at, found) in weight.as_slice::<f32>().iter().enumerate() {
-        let (output, input) = (at / 32, at % 32);
-        let code = (codes[input / 8 * 8 + output] >> (4 * (input % 8))) & 15;
-        let expected = code as f32 - zeros[output] as f32;
-        assert!((found - expected).abs() < 1e-6, "{output}, {input}: {found} for {expected}");
-    }
-}
-
 /// A change of a golden file or of its configuration.
 #[derive(Clone, Copy)]
 enum Edit {
@@ -300,6 +273,11 @@ fn what_is_wrong_with_a_gptq_model_is_named() {
         no JSON: config.json: it has no quantization_config of gptq: trailing characters at line 2 column 24
         help: name the folder of a model that was quantized so
     "#]].assert_eq(&table);
+    let older = r#""meta": {"quantizer": ["gptqmodel:5.6.12"]}, "bits": 3"#;
+    expect![[r"
+        older: model.safetensors: layers.0.proj.qzeros: GPTQModel before its version 7 took the 1 of zeros of 3 bits from other bits than their lowest
+        help: write the model again as gptq_v2
+    "]].assert_eq(&said(gptq::read, "gptq/bits3", &[("older", &[Text("\"bits\": 3", older)])]));
     let error = gptq::read(golden("gptq/reordered")).expect_err("is refused").to_string();
     expect![[r#"
         gptq/reordered/model.safetensors: layers.0.proj.g_idx: its inputs are in an order of their own (desc_act), and an array has groups along its rows

@@ -18,6 +18,7 @@ mod gguf_positions;
 mod gguf_written;
 mod gguf_written_malformed;
 mod golden;
+mod gptq_zeros;
 mod hugging_face;
 mod leaves;
 mod libraries;
