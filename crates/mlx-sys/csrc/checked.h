@@ -14,6 +14,7 @@
 #include <string_view>
 #include <tuple>
 #include <type_traits>
+#include <typeinfo>
 #include <vector>
 
 // All of MLX that mlx-c includes, while `core` has its own name.
@@ -21,6 +22,7 @@
 
 #include "mlx/compile_impl.h"
 #include "mlx/graph_utils.h"
+#include "mlx/primitives.h"
 #include "mlx/transforms_impl.h"
 
 namespace mlx::checked {
@@ -245,6 +247,46 @@ inline array as_strided(const array& a, const Shape& shape, const Strides& strid
       reads_none || is_within,
       "[as_strided] The view reaches outside of the " + std::to_string(a.size()) + " elements.");
   return core::as_strided(a, shape, strides, offset, s);
+}
+
+// The primitive, if its class has this name in the ABI: libmlx exports no more of its classes, and a name that a primitive gives
+// itself may be that of another one.
+template <typename C>
+C* as(Primitive& primitive, std::string_view mangled) {
+  return typeid(primitive).name() == mangled ? static_cast<C*>(&primitive) : nullptr;
+}
+
+// Whether an axis may go backwards, as far as the array tells, or the views that it is made of.
+inline bool may_go_backwards(const array& a) {
+  constexpr std::string_view views[] = {
+      "Broadcast", "BroadcastAxes", "Copy", "ExpandDims", "Flatten", "Reshape", "Slice", "Split", "Squeeze",
+      "StopGradient", "Transpose", "Unflatten"};
+  auto any_backwards = [](const auto& steps) {
+    return std::any_of(steps.begin(), steps.end(), [](auto step) { return step < 0; });
+  };
+  const auto* view = &a;
+  while (view->status() == array::Status::unscheduled && view->has_primitive()) {
+    auto& primitive = view->primitive();
+    if (auto* strided = as<AsStrided>(primitive, "N3mlx4core9AsStridedE")) {
+      return any_backwards(std::get<1>(strided->state()));
+    }
+    auto* slice = as<Slice>(primitive, "N3mlx4core5SliceE");
+    if (slice != nullptr && any_backwards(std::get<2>(slice->state()))) {
+      return true;
+    }
+    auto is_view = std::find(std::begin(views), std::end(views), primitive.name()) != std::end(views);
+    if (!is_view || view->inputs().empty()) {
+      return false;
+    }
+    view = &view->inputs()[0];
+  }
+  return any_backwards(view->strides());
+}
+
+// MLX takes a part of which no axis goes forwards for one number that is broadcast, and reads behind it.
+template <typename Where>
+std::vector<array> split(const array& a, const Where& where, int axis, StreamOrDevice s) {
+  return core::split(may_go_backwards(a) ? core::contiguous(a, false, s) : a, where, axis, s);
 }
 
 inline array segmented_mm(const array& a, const array& b, const array& segments, StreamOrDevice s) {

@@ -266,6 +266,31 @@ fn ops_on_nothing_have_results() -> Result<()> {
     Ok(())
 }
 
+/// MLX takes each part for its first number, again and again.
+#[test]
+fn parts_of_what_goes_backwards_are_its_elements() -> Result<()> {
+    let x = Array::from_iter((0..12).map(|i| i as f32), &[12]);
+    let backwards = || x.try_index((..).stride_by(-1));
+    let there = backwards()?;
+    there.eval()?;
+    let views = [
+        ops::as_strided(&x, &[12], &[-1], 11)?,
+        backwards()?.reshape(&[2, 6])?.t(),
+        x.reshape(&[3, 4])?.try_index((.., (..).stride_by(-1)))?,
+        backwards()?,
+        there,
+    ];
+    for view in views {
+        let rows = view.contiguous()?;
+        for (part, expected) in view.split_equal(3, 0)?.iter().zip(rows.split_equal(3, 0)?) {
+            assert!(part.negative()?.eq_values(expected.negative()?)?, "{part}");
+        }
+        let (first, expected) = (ops::split_at_indices(&view, &[1], 0)?, ops::split_at_indices(&rows, &[1], 0)?);
+        assert!(first[0].exp()?.eq_values(expected[0].exp()?)?, "{}", first[0]);
+    }
+    Ok(())
+}
+
 /// MLX would divide by 0, leave its arrays, or throw what ends the process.
 #[test]
 fn what_mlx_does_not_check_is_an_error_of_the_op() -> Result<()> {
