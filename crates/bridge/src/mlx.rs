@@ -12,19 +12,22 @@ pub const VERSION: &str = env!("TACIT_MLX_VERSION");
 pub enum Feature {
     /// Only memory of MLX's own allocator is donated.
     OwnedData,
+    /// The place of the greatest or least number is that of the first NaN.
+    PlaceOfNan,
     /// Cumulative sums and their like have a rule for shapes.
     ScanShapes,
 }
 
 impl Feature {
     /// Every one.
-    pub const ALL: [Self; 2] = [Self::OwnedData, Self::ScanShapes];
+    pub const ALL: [Self; 3] = [Self::OwnedData, Self::PlaceOfNan, Self::ScanShapes];
 
     /// The C++ macro that is defined where MLX has it.
     #[must_use]
     pub fn define(self) -> &'static str {
         match self {
             Self::OwnedData => "MLX_HAS_OWNED_DATA",
+            Self::PlaceOfNan => "MLX_HAS_PLACE_OF_NAN",
             Self::ScanShapes => "MLX_HAS_SCAN_SHAPES",
         }
     }

@@ -19,6 +19,7 @@ use mlx_rs::Array;
 use tacit_bridge::any_tracer;
 
 pub use graph::{Graph, Nodes};
+pub use tacit_bridge::mlx::Feature;
 pub use tacit_bridge::{Plan, PlanBuilder, PlanValue, Slot, Threads, arg_partition, scalar_value};
 
 use crate::Result;

@@ -36,6 +36,8 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
     Difference { define: GATHER_QMM_SCALE, since: Version([0, 32, 3]) },
     // Cumulative sums and their like have a rule for shapes, so that a function without shapes may have them.
     Difference { define: "MLX_HAS_SCAN_SHAPES", since: Version([0, 32, 3]) },
+    // `argmax` and `argmin` give the place of the first NaN, and pass over NaN before that but where a row begins with it.
+    Difference { define: "MLX_HAS_PLACE_OF_NAN", since: Version([0, 32, 3]) },
     // The memory of an array is an `allocator::Data`, and only what MLX's allocator gave is donated.
     Difference { define: "MLX_HAS_OWNED_DATA", since: Version([0, 32, 4]) },
 ];

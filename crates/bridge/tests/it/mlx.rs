@@ -46,6 +46,14 @@ fn what_differs_between_versions_is_in_their_table() {
 }
 
 #[test]
+fn the_place_of_the_greatest_is_that_of_a_nan_from_some_version_on() -> Result<()> {
+    let x = Array::from_slice(&[1f32, f32::NAN, 3.0, f32::NAN], &[4]);
+    let expected = if Feature::PlaceOfNan.is_there() { 1 } else { 2 };
+    assert_eq!(ops::indexing::argmax(&x, false)?.as_slice::<u32>(), [expected]);
+    Ok(())
+}
+
+#[test]
 fn an_eval_of_a_traced_array_is_told_from_other_errors() {
     static INSIDE: Mutex<Vec<Exception>> = Mutex::new(Vec::new());
     let function = |x: &Array| {

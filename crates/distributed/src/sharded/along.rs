@@ -2,6 +2,7 @@
 
 use mlx_rs::{Array, ops};
 use tacit_arrays::in_accumulator_dtype;
+use tacit_bridge::mlx::Feature;
 use tacit_core::primitives::{ArgReduce, LogSumExp, Rowwise, Scan, Softmax};
 use tacit_core::{Aval, Error, Param, Primitive, Result, Value, handler, implicit};
 
@@ -100,8 +101,8 @@ pub(crate) fn sharded_arg_reduce(op: &ArgReduce, x: &Sharded, results: &[Aval]) 
     implicit(x.entered_part()?, |part| {
         // A place has no gradient, and an index that had one could not be taken.
         let mut part = mlx_rs::stop_gradient(&part)?;
-        if x.group.rank() > 0 && part.dtype().is_float() {
-            // MLX passes over NaN but where a row begins with it, and rows do not begin here.
+        if x.group.rank() > 0 && part.dtype().is_float() && !Feature::PlaceOfNan.is_there() {
+            // This MLX passes over NaN but where a row begins with it, and rows do not begin here.
             let worst = if least { f32::INFINITY } else { f32::NEG_INFINITY };
             part = ops::select(part.is_nan()?, Array::from_f32(worst).as_dtype(part.dtype())?, &part)?;
         }

@@ -4,6 +4,7 @@ use half::{bf16, f16};
 use mlx_rs::Dtype;
 use tacit_core::Aval;
 use tacit_core::kernel::{Element, Input, Output};
+use tacit_core::pass::Feature;
 
 use super::staged::{BoxError, Stage};
 
@@ -27,12 +28,14 @@ impl ArgReduce {
     }
 
     fn rows<T: Element + PartialOrd>(&self, from: &[T], to: &mut [u32]) {
+        let is_nan = |x: &T| x.partial_cmp(x).is_none();
+        let finds_nan = Feature::PlaceOfNan.is_there();
         for (row, place) in from.chunks(self.columns).zip(to) {
-            // As MLX: the first of equal ones, and no comparison with a NaN holds.
+            // As MLX: the first of equal ones. No comparison with a NaN holds.
             let mut best = 0;
             for (at, value) in row.iter().enumerate().skip(1) {
                 let better = if self.greatest { *value > row[best] } else { *value < row[best] };
-                if better {
+                if better || finds_nan && is_nan(value) && !is_nan(&row[best]) {
                     best = at;
                 }
             }
