@@ -6,6 +6,7 @@ use tacit::io::json::Json;
 use tacit::io::{Gguf, ModelFolder};
 use tacit_models::{Config, load};
 
+use crate::golden::folder;
 use crate::refused::{changed, copied, parsed, refused};
 
 #[test]
@@ -18,6 +19,19 @@ fn a_head_that_is_the_embedding_is_left_in_its_file() -> tacit::Result<()> {
     let (config, model) = load(&copied)?;
     assert_eq!(config.tied, Some(true));
     assert!(model.get("lm_head.weight").is_err());
+    Ok(())
+}
+
+/// Of names that share an array some libraries save the first in the alphabet alone.
+#[test]
+fn a_tied_model_is_read_by_the_name_of_its_head() -> tacit::Result<()> {
+    let copied = copied("float/qwen3", |parameters| {
+        let embedding = parameters.remove("model.embed_tokens.weight").expect("is there");
+        parameters.insert("lm_head.weight".to_owned(), embedding);
+    })?;
+    let (_, model) = load(&copied)?;
+    let expected = load(folder("float/qwen3"))?.1.get("model.embed_tokens.weight")?.dense()?;
+    assert!(model.get("model.embed_tokens.weight")?.dense()?.eq_values(&expected)?);
     Ok(())
 }
 

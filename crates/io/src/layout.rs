@@ -141,20 +141,19 @@ fn renamed(module: &str, name: &str, [from, to]: [usize; 2]) -> Option<String> {
 
 /// Removes the head from the parameters of a decoder whose configuration says that the head is the embedding.
 ///
-/// Both are built some rows at a time to be compared, for which the [policy](tacit_core::Policy) is asked.
+/// Where a library has saved the shared array under the name of the head alone, it becomes the embedding. Where both are there, they
+/// are built some rows at a time to be compared, for which the [policy](tacit_core::Policy) is asked.
 ///
 /// # Errors
 ///
 /// The head is another array than the embedding, or the policy forbids to compare them. The message names `file`.
 pub fn drop_tied_head(file: &Path, parameters: &mut Parameters) -> Result<()> {
     let Some(head) = parameters.remove(HEAD) else { return Ok(()) };
-    let same = match parameters.get(EMBEDDING) {
-        Some(embedding) if embedding.aval()?.shape == head.aval()?.shape => {
-            Distance::of_values(embedding, &head)?.error <= 0.0
-        }
-        _ => false,
+    let Some(embedding) = parameters.get(EMBEDDING) else {
+        parameters.insert(EMBEDDING.to_owned(), head);
+        return Ok(());
     };
-    if same {
+    if embedding.aval()?.shape == head.aval()?.shape && Distance::of_values(embedding, &head)?.error <= 0.0 {
         return Ok(());
     }
     let reason = format!("it is not {EMBEDDING}, which the configuration says it is");
