@@ -3,10 +3,10 @@
 use mlx_rs::error::Exception;
 use mlx_rs::macros::ModuleParameters;
 use mlx_rs::module::Param;
-use mlx_rs::{Array, fast, ops};
+use mlx_rs::{Array, Dtype, fast, ops};
 
 use crate::config::{self, Config};
-use crate::numbers::{narrowed, scalar};
+use crate::numbers::narrowed;
 
 /// A division by the root of the mean square, and a gain.
 #[derive(Clone, Debug, ModuleParameters)]
@@ -31,8 +31,27 @@ impl Norm {
 
     /// For a sum that is widened.
     pub(crate) fn wide(&self, x: &Array) -> Result<Array, Exception> {
-        let one = self.from_one.then(|| scalar(1.0, self.weight.dtype())).transpose()?;
-        let gain = one.map(|one| self.weight.add(one)).transpose()?;
-        fast::rms_norm(x, Some(gain.as_ref().unwrap_or(&self.weight)), self.epsilon)
+        if !self.from_one {
+            return fast::rms_norm(x, Some(&self.weight), self.epsilon);
+        }
+        // In f32, as the model was trained: a half has no place for the 1 beside all bits of the weight.
+        let gain = self.weight.as_dtype(Dtype::Float32)?.add(Array::from_f32(1.0))?;
+        fast::rms_norm(x, Some(&gain), self.epsilon)?.as_dtype(x.dtype())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gain_less_one_in_half_floats_has_all_its_bits() -> Result<(), Exception> {
+        let half = |numbers: [f32; 2]| Array::from_slice(&numbers, &[2]).as_dtype(Dtype::Bfloat16);
+        let norm = Norm { weight: Param::new(half([3.140_625, 0.0])?), epsilon: 0.0, from_one: true };
+        let found = norm.forward(&half([1.0, 7.0])?)?;
+        assert_eq!(found.dtype(), Dtype::Bfloat16);
+        // A fifth of 4.140625, which bf16 does not have, and seven fifths as they are rounded there.
+        assert_eq!(found.as_dtype(Dtype::Float32)?.as_slice::<f32>(), [0.828_125, 1.398_437_5]);
+        Ok(())
     }
 }
