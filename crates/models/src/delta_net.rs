@@ -97,13 +97,11 @@ impl DeltaNet {
         };
         let rows = |x: Array| x.transpose_axes(&[0, 2, 1, 3])?.expand_dims(2);
         let columns = |x: &Array| x.reshape(&[batch, tokens, key_heads, shared, -1])?.transpose_axes(&[0, 2, 3, 4, 1]);
-        let rate = ops::exp(&self.A_log.as_dtype(Dtype::Float32)?)?;
-        let times = nn::softplus(ba[1].reshape(&[batch, tokens, value_heads])?.add(&self.dt_bias)?)?;
         let steps = Tokens {
             queries: rows(unit(&parts[0], width * width)?)?,
             keys: rows(unit(&parts[1], width)?)?,
             values: columns(&parts[2])?,
-            decay: columns(&ops::exp(rate.multiply(times)?.negative()?)?)?,
+            decay: columns(&self.decay(&ba[1].reshape(&[batch, tokens, value_heads])?)?)?,
             correction: columns(&ops::sigmoid(&ba[0])?)?,
             mask: mask.map(|mask| mask.reshape(&[batch, 1, 1, 1, tokens])).transpose()?,
         };
@@ -117,6 +115,15 @@ impl DeltaNet {
         let gate = qkvz[3].reshape(read.shape())?.as_dtype(Dtype::Float32)?;
         let read = Activation::Silu.apply(&gate)?.multiply(self.norm.forward(&read)?)?.as_dtype(x.dtype())?;
         Ok(self.out_proj.forward(&flat(&read)?)?)
+    }
+
+    /// What tokens leave of the state, for `a: [.., value_heads]`.
+    ///
+    /// In `f32` throughout: of a token the state holds the product of all that come after it.
+    fn decay(&self, a: &Array) -> Result<Array, Exception> {
+        let rate = ops::exp(&self.A_log.as_dtype(Dtype::Float32)?)?;
+        let times = nn::softplus(a.as_dtype(Dtype::Float32)?.add(&self.dt_bias)?)?;
+        ops::exp(rate.multiply(times)?.negative()?)
     }
 
     /// Each channel of `inputs: [batch, tokens, channels]` with those of the tokens before it, of which the last stay in the cache.
@@ -173,5 +180,25 @@ fn slot_or_zeros(cache: &ArraysCache, slot: usize, shape: &[i32], dtype: Dtype) 
             format!("a layer whose state is {} is given {}", Aval::new(shape, dtype), Aval::from(array)),
             "make the caches by `caches`, for as many sequences as there are",
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decays_of_half_floats_are_not_rounded() -> Result<()> {
+        let half = |number: f32| Array::from_slice(&[number], &[1]).as_dtype(Dtype::Bfloat16);
+        let sizes = DeltaNetConfig { key_heads: 1, key_dim: 4, value_heads: 1, value_dim: 4, kernel: 2 };
+        let mut net = DeltaNet::new(8, sizes, 1e-6)?;
+        (net.A_log, net.dt_bias) = (Param::new(half(0.0)?), Param::new(half(1.0)?));
+        // `exp(-ln(1 + exp(x)))` of `x` with a bit that bf16 does not have.
+        let expected = (1.0 + 4.140_625_f32.exp()).recip();
+        let decay = net.decay(&half(3.140_625)?)?;
+        assert_eq!(decay.dtype(), Dtype::Float32);
+        let found = decay.item_exact::<f32>();
+        assert!((found - expected).abs() < 1e-5 * expected, "{found} {expected}");
+        Ok(())
     }
 }
