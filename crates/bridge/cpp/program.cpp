@@ -2,12 +2,16 @@
 #include "program.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 
 #include "bridge.h"
 #include "distinct.h"
+#include "graph.h"
 #include "group.h"
 #include "pages.h"
 #include "plan.h"
@@ -32,6 +36,38 @@ void copy_captured(std::vector<array>& outputs) {
     }
   }
 }
+
+#ifndef MLX_HAS_WHOLE_LITERALS
+// Whether a number is another one in the source of a kernel that MLX fuses, where it has seven digits.
+bool loses_digits(const array& value) {
+  if (value.size() != 1 || value.dtype() != mlx::core::float32 || value.has_primitive() || value.is_tracer() ||
+      !value.is_available()) {
+    return false;
+  }
+  auto number = value.item<float>();
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.7g", number);
+  return std::isfinite(number) && std::strtof(text, nullptr) != number;
+}
+
+// Has kernels read such numbers: what a node makes is not written into their source.
+void keep_digits(const std::vector<array>& tracers, const std::vector<array>& outputs) {
+  std::vector<array> readers;
+  each_reached(outputs, tracers, [&](const array& node) {
+    if (std::any_of(node.inputs().begin(), node.inputs().end(), loses_digits)) {
+      readers.push_back(node);
+    }
+    return true;
+  });
+  for (auto& reader : readers) {
+    for (auto& input : reader.inputs()) {
+      if (loses_digits(input)) {
+        input = mlx::core::contiguous(input, false, reader.primitive().stream());
+      }
+    }
+  }
+}
+#endif
 
 bool any_tracer(const std::vector<array>& arrays) {
   return std::any_of(arrays.begin(), arrays.end(), [](const array& value) { return value.is_tracer(); });
@@ -182,6 +218,9 @@ class Program {
         outputs.clear();
       }
       if (!any_tracer(program->inputs_)) {
+#ifndef MLX_HAS_WHOLE_LITERALS
+        keep_digits(tracers, outputs);
+#endif
         program->distinct_.part(outputs);
       }
       return {std::move(outputs), nullptr};
