@@ -3,8 +3,9 @@
 use expect_test::expect;
 use mlx_rs::{Array, Dtype, ops};
 use tacit::io::json::Json;
-use tacit::io::{Gguf, ModelFolder};
-use tacit_models::{Config, load};
+use tacit::io::{Gguf, ModelFolder, peft};
+use tacit::model::LoraConfig;
+use tacit_models::{Config, adapt, load};
 
 use crate::golden::folder;
 use crate::refused::{changed, copied, parsed, refused};
@@ -48,6 +49,26 @@ fn a_head_that_is_not_the_embedding_is_no_tied_one() -> tacit::Result<()> {
         help: leave the head out, or write `"tie_word_embeddings": false` into config.json if it is its own
     "#]]
     .assert_eq(&said);
+    Ok(())
+}
+
+/// PEFT trains the embedding alone where it is not told, and the adapter was read as one of both.
+#[test]
+fn an_adapter_of_peft_is_of_a_tied_head_where_it_says_so() -> tacit::Result<()> {
+    const EMBEDDING: &str = "model.embed_tokens.weight";
+    let (_, mut model) = load(folder("float/qwen3"))?;
+    let adapters = model.clone().lora(EMBEDDING, LoraConfig { rank: 2, ..LoraConfig::default() })?.adapters()?;
+    let own = tempfile::tempdir().expect("a folder");
+    peft::write(own.path(), &adapters, &parsed("{}"))?;
+    let said = adapt(&mut model, own.path()).expect_err("it is refused").to_string();
+    expect![[r#"
+        FOLDER/adapter_config.json: ensure_weight_tying: it is not true, and the embedding was trained, which is the head of this model
+        help: set it to true if the head was trained with the embedding; otherwise give the model a head of its own"#]]
+    .assert_eq(&said.replace(&own.path().display().to_string(), "FOLDER"));
+    assert!(model.get(EMBEDDING)?.as_dense().is_some());
+    peft::write(own.path(), &adapters, &parsed(r#"{"ensure_weight_tying": true}"#))?;
+    adapt(&mut model, own.path())?;
+    assert!(model.get(EMBEDDING)?.to_string().starts_with("Lora("));
     Ok(())
 }
 

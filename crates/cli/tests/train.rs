@@ -141,6 +141,22 @@ fn adapters_of_chosen_layers_are_read_again() {
     }
 }
 
+/// The head of this model is its embedding, and PEFT adapts it where it is told alone.
+#[test]
+fn an_adapter_of_the_embedding_is_that_of_a_tied_head_too() {
+    let folder = Folder::new();
+    let [of_peft, of_mlx] = ["peft", "mlx-lm"].map(|library| {
+        let layers = ["--lora", "2", "--layers", "model.embed_tokens.weight", "--steps", "3", "--as", library];
+        folder.json(&layers, library);
+        folder.perplexity(&model(), &["--lora", library])
+    });
+    assert!((of_peft / of_mlx - 1.0).abs() < 1e-6, "{of_peft} and {of_mlx}");
+    let config = fs::read(folder.at("peft/adapter_config.json")).expect("reads");
+    let config: serde_json::Value = serde_json::from_slice(&config).expect("json");
+    assert_eq!(config["ensure_weight_tying"], true, "{config}");
+    assert_eq!(config["target_modules"], serde_json::json!(["lm_head", "model.embed_tokens"]));
+}
+
 /// What is merged was trained as it is stored, and what was trained for a format is stored in it: the files are models.
 #[test]
 fn a_model_is_merged_or_trained_for_a_format() {

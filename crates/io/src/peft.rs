@@ -5,7 +5,7 @@
 //! alphas. An embedding has `lora_embedding_A: [r, rows]` and `lora_embedding_B: [columns, r]`
 //! (`peft/tuners/lora/layer.py` and `peft/utils/save_and_load.py`). A magnitude for each column, as `DoRA` has it of a weight
 //! `[in, out]` or an embedding (`peft/tuners/lora/dora.py`), is refused; and so is what changes the base (`init_lora_weights` of
-//! `PiSSA`, `OLoRA`, `CorDA` and `LoftQ`, `layer_replication`) or when the adapter is on (`alora_invocation_tokens`).
+//! `PiSSA`, `OLoRA`, `CorDA` and `LoftQ`, `kasa_config`, `layer_replication`) or when the adapter is on (`alora_invocation_tokens`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ use crate::Tensors;
 use crate::adapter::{CONFIG, Change, base, is_embedding, replaced, shortest};
 use crate::hugging_face::write_set;
 use crate::json::Json;
+use crate::layout::HEAD;
 use crate::remaining::Remaining;
 use crate::set::Set;
 
@@ -27,6 +28,8 @@ const TENSORS: &str = "adapter_model.safetensors";
 const PREFIX: &str = "base_model.model.";
 /// What stands between the path of an adapted module and what is its own.
 const BASE: &str = ".base_layer.";
+/// The module of [`HEAD`].
+const HEAD_MODULE: &str = "lm_head";
 
 /// The files of an adapter in its folder, as PEFT names them: the tensors, and the configuration.
 #[must_use]
@@ -39,7 +42,8 @@ pub fn files(folder: &Path) -> [PathBuf; 2] {
 ///
 /// The base of each is the value that `model` has for it, quantized or not. Modules that were trained as a whole have the
 /// values of the file, and so have biases and embeddings that PEFT saved beside their adapters. Dropout, which only training
-/// has, is left out.
+/// has, is left out. Where the model has no `lm_head.weight` and the configuration says `ensure_weight_tying`, what the file has of
+/// the head is that of the embedding, which stands for both.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -74,6 +78,9 @@ pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> 
     let tensors = Tensors::open(folder.join(TENSORS))?;
     refuse_twice(&tensors)?;
     let mut remaining = Remaining::new(&tensors);
+    if settings.ties_head(model) {
+        remaining.without(|key| key.strip_prefix(PREFIX).unwrap_or(key).split('.').next() == Some(HEAD_MODULE));
+    }
     let model = &with_kept(model, &mut remaining)?;
     let mut parameters = model.clone();
     let mut adapted = BTreeSet::new();
@@ -125,7 +132,8 @@ pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> 
 ///
 /// `config` is what the configuration is to say beside, such as what [`Json::open`] read of an `adapter_config.json`. A folder of
 /// nothing but adapters that was [`read`] is written as the same bytes. Where `config` does not name an adapter, its
-/// `target_modules` become those of all.
+/// `target_modules` become those of all. Where it says `ensure_weight_tying`, and there is no `lm_head.weight`, the adapter of
+/// `embed_tokens` is written for the head as well: PEFT has none of a head that is the embedding otherwise.
 ///
 /// # Errors
 ///
@@ -145,7 +153,8 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Json) -
         let embedding = is_embedding(module);
         // A module with its weight as [in, out] has the change transposed, and a rank of its own.
         let transposed = embedding || settings.flag("fan_in_fan_out");
-        modules.insert(module, (change.rank(), change.scale));
+        let numbers = (change.rank(), change.scale);
+        modules.insert(module, numbers);
         let Change { a, b, magnitude, .. } = change;
         let dora = magnitude.is_some();
         if dora && transposed {
@@ -158,6 +167,12 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Json) -
             return Err(Error::checkpoint(&path, Some(name), reason, help));
         }
         of_all = Some((name, dora));
+        if ends_with(module, "embed_tokens") && settings.ties_head(parameters) {
+            modules.insert(HEAD_MODULE, numbers);
+            for (end, array) in [("lora_A", &a), ("lora_B", &b)] {
+                tensors.push((format!("{PREFIX}{HEAD_MODULE}.{end}.weight"), array.clone()));
+            }
+        }
         let (a, b) = if transposed { (b.t(), a.t()) } else { (a, b) };
         let ends =
             if embedding { ["lora_embedding_A", "lora_embedding_B"] } else { ["lora_A.weight", "lora_B.weight"] };
@@ -220,6 +235,11 @@ impl Settings {
         self.config.get(key).and_then(Json::flag).unwrap_or(false)
     }
 
+    /// Whether PEFT gives the head of a decoder the adapter of its embedding. A head that is the embedding is no parameter.
+    fn ties_head(&self, parameters: &Parameters) -> bool {
+        self.flag("ensure_weight_tying") && !parameters.contains_key(HEAD)
+    }
+
     fn wrong(&self, key: &str, reason: impl Into<String>) -> Error {
         Error::checkpoint(&self.file, Some(key), reason, "merge the adapter into the model by PEFT, and read the model")
     }
@@ -235,7 +255,7 @@ impl Settings {
             }
         }
         let set = |key: &str| !matches!(self.config.get(key), None | Some(Json::Null | Json::Bool(false)));
-        let changes = ["alora_invocation_tokens", "layer_replication", "arrow_config", "use_bdlora"];
+        let changes = ["alora_invocation_tokens", "layer_replication", "arrow_config", "use_bdlora", "kasa_config"];
         if let Some(key) = changes.into_iter().find(|key| set(key)) {
             return Err(self.wrong(key, "it changes what the adapter does, and is not read"));
         }

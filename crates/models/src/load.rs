@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use mlx_rs::{Array, Dtype};
+use tacit_arrays::Adapter;
 use tacit_core::{Aval, Error, Result, Value};
 use tacit_files::{Steady, current_if_there};
 use tacit_io::json::Json;
@@ -186,11 +187,11 @@ pub fn quantize(model: Model<Decoder>, formats: &Formats) -> Result<Model<Decode
 ///
 /// # Errors
 ///
-/// As for [`mlx_adapter::read`] and [`peft::read`].
+/// As for [`mlx_adapter::read`] and [`peft::read`]; or PEFT trained the embedding without the head that it is in this model.
 pub fn adapt(model: &mut Model<Decoder>, folder: &Path) -> Result<()> {
     let values = model.values()?;
-    let [of_mlx, config] = mlx_adapter::files(folder);
-    let config = Json::open_if_there(config)?.ok_or_else(|| {
+    let [of_mlx, file] = mlx_adapter::files(folder);
+    let config = Json::open_if_there(&file)?.ok_or_else(|| {
         let help = "name the folder of an adapter, as PEFT, mlx-lm or `tacit train` writes it in the end";
         Error::checkpoint(folder, None, "it has no adapter_config.json, and is no adapter", help)
     })?;
@@ -198,7 +199,25 @@ pub fn adapt(model: &mut Model<Decoder>, folder: &Path) -> Result<()> {
     let adapted = if !is_peft && current_if_there(&of_mlx)?.is_some_and(|file| file.is_file()) {
         mlx_adapter::read(folder, &values)?
     } else {
-        peft::read(folder, &values)?
+        let adapted = peft::read(folder, &values)?;
+        check_tied(&file, &config, &adapted)?;
+        adapted
     };
     model.assign(adapted, Missing::Refuse)
+}
+
+/// Refuses an embedding that PEFT trained for what is looked up alone, where it is the head as well: PEFT leaves the head as it was.
+fn check_tied(file: &Path, config: &Json, adapted: &Parameters) -> Result<()> {
+    let ties = config.get("ensure_weight_tying").and_then(Json::flag).unwrap_or(false);
+    let whole = match config.get("modules_to_save") {
+        Some(Json::List(names)) => names.iter().filter_map(Json::text).any(|name| name.ends_with("embed_tokens")),
+        _ => false,
+    };
+    let is_trained = whole || adapted.get(EMBEDDING).is_some_and(|value| value.family::<dyn Adapter>().is_some());
+    if ties || !is_trained || adapted.contains_key(HEAD) {
+        return Ok(());
+    }
+    let reason = "it is not true, and the embedding was trained, which is the head of this model";
+    let help = "set it to true if the head was trained with the embedding; otherwise give the model a head of its own";
+    Err(Error::checkpoint(file, Some("ensure_weight_tying"), reason, help))
 }

@@ -217,9 +217,16 @@ impl What {
 }
 
 fn write_adapter(library: Library, output: &Path, model: &Model<Decoder>) -> Result<()> {
-    let config = Json::Object(Vec::new());
+    let mut config = Json::Object(Vec::new());
     match library {
-        Library::Peft => peft::write(output, &model.adapters()?, &config),
+        Library::Peft => {
+            let adapters = model.adapters()?;
+            // A step adapts a head that is the embedding too, and PEFT does if it is told.
+            if adapters.contains_key("model.embed_tokens.weight") && model.get("lm_head.weight").is_err() {
+                config.set("ensure_weight_tying", Json::Bool(true));
+            }
+            peft::write(output, &adapters, &config)
+        }
         // It says which layers of all of them have one.
         Library::MlxLm => mlx_adapter::write(output, &model.values()?, &config),
     }

@@ -194,8 +194,9 @@ fn settings_of_peft_that_change_the_result_are_refused() {
         .map(|text| ("init_lora_weights", words(text)))
         .into();
     settings.extend([("alora_invocation_tokens", list()), ("layer_replication", list())]);
-    let blocks = Json::Object(vec![("nblocks".to_owned(), Json::Integer(2))]);
-    settings.extend([("use_qalora", Json::Bool(true)), ("lora_bias", Json::Bool(true)), ("use_bdlora", blocks)]);
+    let object = Json::Object(vec![("nblocks".to_owned(), Json::Integer(2))]);
+    settings.extend([("use_qalora", Json::Bool(true)), ("lora_bias", Json::Bool(true))]);
+    settings.extend([("use_bdlora", object.clone()), ("kasa_config", object)]);
     let mut messages = Vec::new();
     for (key, value) in settings {
         let folder = changed("peft/lora", Some((key, value)), |_| true);
@@ -219,7 +220,8 @@ fn settings_of_peft_that_change_the_result_are_refused() {
         FOLDER/adapter_config.json: layer_replication: it changes what the adapter does, and is not read
         FOLDER/adapter_config.json: use_qalora: it is not read
         FOLDER/adapter_config.json: lora_bias: it is not read
-        FOLDER/adapter_config.json: use_bdlora: it changes what the adapter does, and is not read"#]].assert_eq(&messages.join("\n"));
+        FOLDER/adapter_config.json: use_bdlora: it changes what the adapter does, and is not read
+        FOLDER/adapter_config.json: kasa_config: it changes what the adapter does, and is not read"#]].assert_eq(&messages.join("\n"));
     for value in [Json::Null, Json::Bool(true), Json::Bool(false), words("gaussian"), words("eva")] {
         let folder = changed("peft/lora", Some(("init_lora_weights", value.clone())), |_| true);
         assert!(peft::read(&*folder, &model).is_ok(), "{value}");
@@ -259,7 +261,7 @@ fn folders_that_lack_an_adapter_are_refused() {
 }
 
 /// Numbers of this shape: `from` and those after it.
-fn numbers(shape: &[i32], from: f32) -> Array {
+pub(crate) fn numbers(shape: &[i32], from: f32) -> Array {
     let count = shape.iter().product::<i32>();
     Array::from_slice(&(0..count).map(|at| from + at as f32 / 8.0).collect::<Vec<_>>(), shape)
 }
@@ -349,7 +351,7 @@ fn a_module_that_peft_s_file_adapts_as_a_matrix_and_as_an_embedding_is_refused()
 }
 
 /// An adapter of rank 2 and scale 2 over a matrix.
-fn lora(shape: [i32; 2]) -> Value {
+pub(crate) fn lora(shape: [i32; 2]) -> Value {
     let [outputs, inputs] = shape;
     Lora::new(numbers(&shape, 1.0), numbers(&[2, inputs], 0.5), numbers(&[outputs, 2], 0.25), 4.0).expect("fits").into()
 }

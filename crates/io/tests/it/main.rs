@@ -34,4 +34,5 @@ mod rotation;
 mod scratch;
 mod strangers;
 mod tensors;
+mod tied_heads;
 mod writers;
