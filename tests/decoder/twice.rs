@@ -56,8 +56,9 @@ fn a_head_that_is_not_the_embedding_is_no_tied_one() -> tacit::Result<()> {
 #[test]
 fn an_adapter_of_peft_is_of_a_tied_head_where_it_says_so() -> tacit::Result<()> {
     const EMBEDDING: &str = "model.embed_tokens.weight";
-    let (_, mut model) = load(folder("float/qwen3"))?;
-    let adapters = model.clone().lora(EMBEDDING, LoraConfig { rank: 2, ..LoraConfig::default() })?.adapters()?;
+    let loaded = || load(folder("float/qwen3")).map(|(_, model)| model);
+    let adapters = loaded()?.lora(EMBEDDING, LoraConfig { rank: 2, ..LoraConfig::default() })?.adapters()?;
+    let mut model = loaded()?;
     let own = tempfile::tempdir().expect("a folder");
     peft::write(own.path(), &adapters, &parsed("{}"))?;
     let said = adapt(&mut model, own.path()).expect_err("it is refused").to_string();
