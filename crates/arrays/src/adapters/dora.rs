@@ -18,7 +18,7 @@ use crate::kernel::{Measure, Summands};
 /// `m / |base + alpha / r * B A| * (base + alpha / r * B A)`, where `| |` is the length of each row, of which no part is
 /// built.
 ///
-/// The factors are those of a [`Lora`], and `m: f32[out]` is mlx-lm's `m` and PEFT's `lora_magnitude_vector`. The lengths
+/// The factors are those of a [`Lora`], and `m: [out]` is mlx-lm's `m` and PEFT's `lora_magnitude_vector`. The lengths
 /// count as constants in the gradient, as in both libraries. They are measured in each product, which over a packed base
 /// reads its codes once more.
 ///
@@ -49,7 +49,7 @@ pub struct Dora {
     /// PEFT's `lora_B`, `[out, r]`.
     #[implicit(get)]
     b: Array,
-    /// The magnitude of each row, `f32[out]`.
+    /// The magnitude of each row, `[out]`.
     #[implicit(get)]
     m: Array,
     /// Which input features are dropped: `u32[2]`.
@@ -79,11 +79,11 @@ impl Dora {
         Self::with_magnitudes(still.base, a, b, m, alpha)
     }
 
-    /// The same with magnitudes `m: f32[out]` of their own.
+    /// The same with magnitudes `m: [out]` of their own.
     ///
     /// # Errors
     ///
-    /// As for [`Lora::new`], or `m` is not `f32[out]`.
+    /// As for [`Lora::new`], or `m` is not float or not `[out]`.
     pub fn with_magnitudes(base: impl Into<Value>, a: Array, b: Array, m: Array, alpha: f32) -> Result<Self> {
         let base = base.into();
         let aval = base.aval()?;
@@ -157,7 +157,7 @@ impl Materialize for Dora {
         let aval = self.base.aval()?;
         let out = stored_shape(&aval, self.transposed)?[0];
         check_float("m", &Aval::from(&self.m))?;
-        let m = Aval::new(&[out], Dtype::Float32);
+        let m = Aval::new(&[out], self.m.dtype());
         check_children("a Dora", &self.aval, &[("m", m, Aval::from(&self.m)), ("its base", self.aval.clone(), aval)])
     }
 }

@@ -239,6 +239,19 @@ fn dropout_does_not_change_the_lengths() {
     assert!(apart.item_exact::<f32>() > 0.1);
 }
 
+/// Adapters that were trained in half floats alone have such.
+#[test]
+fn magnitudes_of_half_floats_are_what_they_are_as_floats() {
+    let base = Value::from(normal(2, &[8, 12]));
+    let [a, b] = factors(&base);
+    let half = normal_of(Dtype::Bfloat16, 17, &[8]);
+    let [narrow, wide] = [half.clone(), half.as_dtype(F32).expect("casts")].map(|m| {
+        let dora = Dora::with_magnitudes(base.clone(), a.clone(), b.clone(), m, 2.0).expect("fits");
+        implicit((x(&[5, 12]), dora), |(x, w)| x.matmul(w.t())).expect("runs").dense().expect("dense")
+    });
+    assert!(narrow.eq_values(&wide).expect("compares"));
+}
+
 #[test]
 fn bad_arguments() {
     let of = |m: &[i32]| {
