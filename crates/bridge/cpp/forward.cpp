@@ -24,7 +24,7 @@ class Forward : public StandingAgain {
     }
     std::exception_ptr refused;
     try {
-      auto found = inner_->jvp(primals, tangents, argnums);
+      auto found = inner_->jvp(primals, in_rows(tangents), argnums);
       // MLX takes an inverse real transform of odd length for an even one.
       auto fits = [](const array& tangent, const Shape& shape) { return tangent.shape() == shape; };
       return std::equal(found.begin(), found.end(), shapes_.begin(), shapes_.end(), fits)
@@ -43,6 +43,16 @@ class Forward : public StandingAgain {
   }
 
  private:
+  // MLX's rule of a view by strides takes that view of the tangent, which must lie in rows: it may be a number that is broadcast.
+  std::vector<array> in_rows(std::vector<array> tangents) const {
+    if (as<mlx::core::AsStrided>(*inner_) != nullptr) {
+      for (auto& tangent : tangents) {
+        tangent = mlx::core::contiguous(tangent, false, inner_->stream());
+      }
+    }
+    return tangents;
+  }
+
   std::vector<array> transposed(
       const std::vector<array>& primals, const std::vector<array>& tangents, const std::vector<int>& argnums) {
     auto outputs = again(primals);

@@ -246,7 +246,8 @@ inline array as_strided(const array& a, const Shape& shape, const Strides& strid
   check(
       reads_none || is_within,
       "[as_strided] The view reaches outside of the " + std::to_string(a.size()) + " elements.");
-  return core::as_strided(a, shape, strides, offset, s);
+  // MLX asks for rows one after the other, and takes the flat view of elements in steps, or of one element repeated, for such.
+  return core::as_strided(core::contiguous(core::flatten(a, s), false, s), shape, strides, offset, s);
 }
 
 // The primitive, if its class has this name in the ABI: libmlx exports no more of its classes, and a name that a primitive gives

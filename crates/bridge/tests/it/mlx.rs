@@ -357,3 +357,21 @@ fn what_mlx_does_not_check_is_an_error_of_the_op() -> Result<()> {
     assert!(reversed.all_close(Array::from_slice(&[3i32, 2, 1], &[3]), None, None, None)?);
     Ok(())
 }
+
+/// The flat view of such an array is no copy, and MLX refused it in the eval.
+#[test]
+fn a_view_by_strides_is_of_an_array_that_lies_in_steps() -> Result<()> {
+    let x = Array::from_slice(&[0f32, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], &[8]);
+    let cases = [
+        ("every other element", x.try_index((..).stride_by(2))?, [0f32, 2.0, 4.0, 6.0]),
+        ("backwards", x.try_index((..).stride_by(-2))?, [7.0, 5.0, 3.0, 1.0]),
+        ("a column", x.reshape(&[4, 2])?.try_index((.., ..1))?, [0.0, 2.0, 4.0, 6.0]),
+        ("one element", ops::broadcast_to(Array::from_f32(3.0), &[2, 2])?, [3.0; 4]),
+    ];
+    for (name, whole, expected) in cases {
+        let view = ops::as_strided(whole, &[2, 2], &[2, 1], 0)?;
+        view.eval()?;
+        assert_eq!(view.as_slice::<f32>(), expected, "{name}");
+    }
+    Ok(())
+}

@@ -81,6 +81,15 @@ fn real_transforms_of_odd_length_have_tangents() -> Result<()> {
     Ok(())
 }
 
+/// MLX takes the view of the tangent as that lies, and refused it in the eval.
+#[test]
+fn a_view_by_strides_has_the_tangent_of_one_number() {
+    let view = |x: Array| ops::as_strided(ops::broadcast_to(x, &[2, 2])?, &[2, 2], &[2, 1], 0);
+    let along = Gradient::from(Array::from_f32(5.0));
+    let (value, change) = jvp(Array::from_f32(2.0), along, view).expect("runs");
+    assert_eq!((of(&value), of(&change)), (vec![2.0; 4], vec![5.0; 4]));
+}
+
 #[test]
 fn a_jvp_goes_through_the_children_of_an_implicit_array() {
     let _scopes = with_handlers(registry());
