@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use mlx_rs::Array;
 
 use super::nearness::Expected;
-use super::perturbed::{Class, armed};
+use super::perturbed::{Class, FEW_UNITS, armed};
 
 /// What a run gave for each salt: evaluated arrays, or the error of the graph or of its eval.
 pub(super) type Outcomes = Vec<Result<Vec<Array>, String>>;
@@ -36,8 +36,9 @@ pub(super) struct Granted {
 const FIRST: u64 = 2;
 
 /// Runs without which nothing is called wrong. Where numbers cancel, such as in the norm of equal ones, what two runs err by says
-/// little of what is possible. The third and the fourth have errors of one sign, as equal numbers have.
-const ALL: u64 = 16;
+/// little of what is possible. The third and the fourth have errors of one sign, as equal numbers have; the last four have errors of
+/// few units.
+const ALL: u64 = FEW_UNITS + 3;
 
 impl<'r> Erred<'r> {
     pub(super) fn of(run: Run<'r>) -> Result<Self, String> {
