@@ -62,6 +62,9 @@ impl Scene<'_> {
                 erred.near(salt, found, expected, near(Class::Exact))
             })?;
         }
+        Self::compare_each("called thrice before an eval", &self.overlapping()?, &off, |found, expected, salt| {
+            erred.near(salt, found, expected, near(Class::Exact))
+        })?;
         self.reference(results, &erred)?;
         self.implicit_as_dense(results)?;
         self.other_shapes(&erred.classes)?;
@@ -141,17 +144,39 @@ impl Scene<'_> {
             .collect()
     }
 
+    /// Compiled with all passes and called for each salt before anything is evaluated, which is the last call first and each result
+    /// by itself.
+    fn overlapping(&self) -> Result<Vec<Outcome>, String> {
+        let mut compiled = compiling(self.function(false)?, options(Passes::All));
+        let calls = SALTS.map(|salt| Ok::<_, String>(compiled(&self.inputs(false, salt)?)));
+        let mut outcomes = Vec::new();
+        for results in calls.into_iter().rev() {
+            let each = |results: Vec<Array>| -> Outcome {
+                results.iter().rev().try_for_each(|result| result.eval().map_err(text))?;
+                Ok(results)
+            };
+            outcomes.push(results?.map_err(text).and_then(each));
+        }
+        outcomes.reverse();
+        Ok(outcomes)
+    }
+
     /// Compiled with all passes and called with arguments of one row more in between.
     fn other_shapes(&self, classes: &[Class]) -> Result<(), String> {
         let Some(longer) = self.program.longer() else { return Ok(()) };
         let other = Scene { program: &longer, subjects: self.subjects };
         let mut compiled = compiling(self.function(false)?, options(Passes::All));
         let exact = classes.iter().all(|&class| class == Class::Exact) && !self.program.differentiates_a_branch();
+        let mut first = None;
         for (call, scene) in [self, &other, self].into_iter().enumerate() {
             let f = self.function(false)?;
             let expected = evaluated(called(&f, &scene.inputs(false, 0)?));
             let results = compiled(&scene.inputs(false, 0)?);
-            match (evaluated(results), expected) {
+            let results = evaluated(results);
+            if let (2, Ok(first), Ok(results)) = (call, first.get_or_insert_with(|| results.clone()), &results) {
+                same(results, first).map_err(|what| format!("called again after other shapes: {what}"))?;
+            }
+            match (results, expected) {
                 (Ok(results), Ok(expected)) if exact => same(&results, &expected),
                 (Ok(results), Ok(expected)) => avals(&results, &expected),
                 (Err(_), Err(_)) => Ok(()),
