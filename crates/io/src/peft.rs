@@ -313,13 +313,15 @@ impl Settings {
         Ok((rank, (alpha / by) as f32))
     }
 
-    /// What a table has for a module: a key is the end of a path.
+    /// What a table has for a module: a key is the end of a path, or all of it behind `^`.
     fn pattern(&self, table: &str, module: &str) -> Result<Option<&Json>> {
         for (key, value) in self.config.get(table).map(Json::entries).unwrap_or_default() {
-            if key.contains(['^', '$', '*', '+', '?', '(', '[', '{', '|', '\\']) {
+            let whole = key.strip_prefix('^');
+            let path = whole.unwrap_or(key);
+            if path.contains(['^', '$', '*', '+', '?', '(', '[', '{', '|', '\\']) {
                 return Err(self.wrong(table, format!("{key:?} is a regular expression, and only paths are read")));
             }
-            if ends_with(module, key) {
+            if whole.map_or_else(|| ends_with(module, path), |whole| module == whole) {
                 return Ok(Some(value));
             }
         }
@@ -391,13 +393,15 @@ impl Settings {
             let alpha = shortest((f64::from(scale) * by) as f32);
             if alpha.fract() == 0.0 { Json::Integer(alpha as i128) } else { Json::Float(alpha) }
         };
-        let others = || modules.iter().map(|(module, &numbers)| ((*module).to_owned(), numbers));
+        let is_end = |module: &str| modules.keys().any(|other| *other != module && ends_with(other, module));
+        let key = |module: &str| if is_end(module) { format!("^{module}") } else { module.to_owned() };
+        let others = || modules.iter().map(|(module, &numbers)| (*module, numbers));
         let ranks = others()
             .filter(|(_, numbers)| numbers.0 != rank)
-            .map(|(module, numbers)| (module, Json::Integer(numbers.0.into())));
+            .map(|(module, numbers)| (key(module), Json::Integer(numbers.0.into())));
         let alphas = others()
             .filter(|(_, numbers)| alpha(*numbers) != alpha((rank, scale)))
-            .map(|(module, numbers)| (module, alpha(numbers)));
+            .map(|(module, numbers)| (key(module), alpha(numbers)));
         let (ranks, alphas) = (Json::Object(ranks.collect()), Json::Object(alphas.collect()));
         let names = modules.keys().map(|module| Json::Text((*module).to_owned())).collect();
         let config = &mut self.config;

@@ -2,8 +2,9 @@
 
 use mlx_rs::module::Module;
 use mlx_rs::{Array, nn, ops, random};
+use tacit_arrays::Lora;
 use tacit_arrays::format::{Affine, Nf4};
-use tacit_core::Policy;
+use tacit_core::{Policy, Value};
 use tacit_io::json::Json;
 use tacit_io::mlx_lm::ConfigFile;
 use tacit_io::{bitsandbytes, mlx_adapter, mlx_lm, peft};
@@ -89,4 +90,26 @@ fn what_a_library_has_no_adapter_for_is_refused() {
         FOLDER/adapter_model.safetensors: no parameter is an adapter
         help: give the model's parameters with a Lora or a Dora in the place of those that are adapted"#]]
     .assert_eq(&text.join("\n\n"));
+}
+
+/// A key of PEFT's tables names each path that ends so, unless it begins with `^`.
+#[test]
+fn a_module_whose_path_ends_another_one_has_its_own_alpha() {
+    let folder = Scratch::new();
+    let lora = |alpha| -> Value {
+        let [base, a, b] = [[8, 8], [2, 8], [8, 2]].map(|shape| ops::ones::<f32>(&shape).expect("ones"));
+        Lora::new(base, a, b, alpha).expect("fits").into()
+    };
+    let tuned = Parameters::from(
+        [("block.proj", 4.0), ("proj", 8.0)].map(|(module, alpha)| (format!("{module}.weight"), lora(alpha))),
+    );
+    peft::write(&*folder, &tuned, &Json::Object(Vec::new())).expect("writes");
+    let config = Json::open(folder.join("adapter_config.json")).expect("reads");
+    assert_eq!(config.get("alpha_pattern").map(Json::line).as_deref(), Some(r#"{"^proj": 8}"#));
+    let model: Parameters =
+        tuned.keys().map(|path| (path.clone(), ops::ones::<f32>(&[8, 8]).expect("ones").into())).collect();
+    let read = peft::read(&*folder, &model).expect("reads");
+    for (path, value) in &tuned {
+        assert!(read[path].dense().unwrap().eq_values(value.dense().unwrap()).unwrap(), "{path}");
+    }
 }
