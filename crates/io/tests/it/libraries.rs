@@ -92,7 +92,7 @@ fn what_a_library_has_no_adapter_for_is_refused() {
     .assert_eq(&text.join("\n\n"));
 }
 
-/// A key of PEFT's tables names each path that ends so, unless it begins with `^`.
+/// A key of PEFT's tables names each path that ends so, unless it begins with a caret.
 #[test]
 fn a_module_whose_path_ends_another_one_has_its_own_alpha() {
     let folder = Scratch::new();
