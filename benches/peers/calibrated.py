@@ -1,9 +1,10 @@
 """Weights that mlx-lm's methods of calibration give a decoder: the peers of `tacit quantize --calibrate`.
 
-    python calibrated.py MODEL TEXT METHOD BITS OUT [WINDOWS]
+    python calibrated.py MODEL TEXT METHOD BITS OUT [WINDOWS [RATE [EPOCHS]]]
 
-MODEL is a folder of floats as Hugging Face has them, METHOD one of round, awq and gptq, and WINDOWS how many windows of 512 tokens
-of TEXT are read, 32 if it is not said: the first ones, as ours are. The projections of the blocks take affine codes of BITS in
+MODEL is a folder of floats as Hugging Face has them, METHOD one of round, awq, gptq and dwq, and WINDOWS how many windows of 512
+tokens of TEXT are read, 32 if it is not said: the first ones, as ours are. dwq reads them EPOCHS times with a step of Adam each, of
+the length RATE, and begins with rounded codes. The projections of the blocks take affine codes of BITS in
 groups of 64. What is written is MODEL with the floats that these stand for, so that one judge, `tacit perplexity`, reads all;
 embedding and head are left alone. MLX multiplies codes slowly on a CPU: here they are multiplied as the floats that they stand
 for. mlx-lm's GPTQ knows 2, 4 and 8 bits, and its AWQ the models of a list.
@@ -13,12 +14,14 @@ LD_PRELOAD=libopenblas.so.0 OPENBLAS_CORETYPE=SkylakeX makes it ten times faster
 """
 
 import sys
+import tempfile
 from pathlib import Path
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
-from mlx_lm.quant import awq, gptq
+import mlx.optimizers as optimizers
+from mlx_lm.quant import awq, dwq, gptq
 from mlx_lm.utils import load
 
 GROUP = 64
@@ -46,6 +49,23 @@ if method == "gptq":
 elif method == "awq":
     awq.awq_quantize(model, rows, awq.AWQ_MODEL_CONFIGS[config["model_type"]], GROUP, bits)
     model.model.embed_tokens = embedding
+elif method == "dwq":
+    rate = float(sys.argv[7]) if len(sys.argv) > 7 else 1e-6
+    epochs = int(sys.argv[8]) if len(sys.argv) > 8 else 1
+    data = [(row, 0) for row in rows.tolist()]
+    with tempfile.TemporaryDirectory() as targets:
+        targets = Path(targets)
+        dwq.compute_dwq_targets(model, targets, data, data[:1], 1, WINDOW, 0)
+
+        def target(batch, index, split):
+            read = mx.load(str(targets / split / f"{index:010d}.safetensors"))
+            return read["logits"], read["indices"]
+
+        nn.quantize(model, GROUP, bits, class_predicate=lambda path, m: isinstance(m, nn.Linear))
+        model.freeze()
+        adam = optimizers.Adam(rate, bias_correction=True)
+        for _ in range(epochs):
+            dwq.dwq_quantize(model, target, adam, data, data[:1], 1, WINDOW, 0, dtype=mx.float32)
 elif method == "round":
     nn.quantize(model, GROUP, bits, class_predicate=lambda path, m: isinstance(m, nn.Linear))
 else:

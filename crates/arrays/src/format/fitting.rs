@@ -10,10 +10,8 @@ use tacit_core::{Aval, Result};
 use super::declaration::Format;
 use super::fit::{self, Fit};
 use super::trained_scales::FloatScales;
-use crate::families::packed::Stored;
 use crate::kernel::{self, Encoding, Nested, Scaling, Scheme, Sums};
-use crate::packed::array::{PackedArray, Parts};
-use crate::packed::dynamic8::Dynamic8Array;
+use crate::packed::array::PackedArray;
 use crate::packed::super_blocks;
 
 impl<F: Format> PackedArray<F> {
@@ -43,7 +41,7 @@ impl<F: Format> PackedArray<F> {
         }
         let fitting = Fitting::new(&x_stored, &scheme, block, unfitted.global_scale())?;
         let scales = fitting.fitted(&fitting.chosen_by_format()?, fit)?;
-        Self::from_parts(fitting.parts(&scales, x.size())?, format, Aval::from(x))
+        Self::from_parts(scales.nested(&scheme, block, &fitting.x, x.size())?, format, Aval::from(x))
     }
 }
 
@@ -51,9 +49,7 @@ impl<F: Format> PackedArray<F> {
 struct Fitting {
     /// `f32`, in the shape in which the codes lie.
     x: Array,
-    /// The scheme of the format, with scales that are floats.
     scheme: Scheme,
-    nested: Option<Nested>,
     block: usize,
     /// What the scales are stored as, where the format has biases.
     dtype: Option<Dtype>,
@@ -101,14 +97,13 @@ impl Fitting {
             x = super_blocks::in_blocks(&x, scheme, block)?;
         }
         let global = global.map(stop_gradient).transpose()?;
-        let (nested, scheme) = (scheme.nested, Scheme { nested: None, ..*scheme });
-        Ok(Self { x, scheme, nested, block, dtype, global })
+        Ok(Self { x, scheme: *scheme, block, dtype, global })
     }
 
     /// The scales that the format itself chooses, as floats.
     fn chosen_by_format(&self) -> Result<FloatScales> {
-        let numbers = if let Some(Nested::Integers { .. }) = self.nested {
-            let ranges = super_blocks::ranges(&self.x, &Scheme { nested: self.nested, ..self.scheme }, 0)?;
+        let numbers = if let Some(Nested::Integers { .. }) = self.scheme.nested {
+            let ranges = super_blocks::ranges(&self.x, &self.scheme, 0)?;
             let flat = ranges.iter().map(|numbers| numbers.reshape(&[-1]));
             flat.collect::<std::result::Result<Vec<_>, _>>()?
         } else {
@@ -117,26 +112,6 @@ impl Fitting {
         };
         let scales = kernel::float_scales(self.scheme.scaling, &numbers[0])?;
         self.stored(&stop_gradient(scales)?, numbers.get(1).map(stop_gradient).transpose()?.as_ref())
-    }
-
-    /// The codes of `size` elements by these scales, with what is stored of the scales.
-    fn parts(&self, scales: &FloatScales, size: usize) -> Result<Parts> {
-        match self.nested {
-            None => scales.coded(&self.scheme, self.block, &self.x),
-            Some(Nested::Dynamic8 { block }) => {
-                let nested = Dynamic8Array::quantize(&scales.scales, block)?;
-                let [codes, absmax, offset] = nested.parts();
-                let rounded =
-                    FloatScales { scales: kernel::nested(&codes, &absmax, &offset, block)?, ..scales.clone() };
-                Ok(Parts { scales: Some(nested.into()), ..rounded.coded(&self.scheme, self.block, &self.x)? })
-            }
-            Some(Nested::Integers { .. }) => {
-                let numbers: Vec<Array> = std::iter::once(&scales.scales).chain(&scales.biases).cloned().collect();
-                let scheme = Scheme { nested: self.nested, ..self.scheme };
-                let (codes, scales) = super_blocks::encoded_by(&self.x, size, &numbers, &scheme)?;
-                Ok(Parts::new(codes, scales))
-            }
-        }
     }
 
     fn fitted(&self, start: &FloatScales, fit: Fit) -> Result<FloatScales> {
@@ -200,17 +175,7 @@ impl Fitting {
 
     /// The sums of each block coded by these scales, as [`kernel::deviations`] has them.
     fn measured(&self, scales: &FloatScales, power: Option<(f32, &Array)>) -> Result<Sums> {
-        let coded = scales.coded(&self.scheme, self.block, &self.x)?;
-        let stored = Stored {
-            scheme: self.scheme,
-            codes: coded.codes,
-            scales: coded.scales,
-            biases: coded.biases,
-            global_scale: coded.global_scale,
-            block: self.block,
-            transposed: false,
-            aval: Aval::from(&self.x),
-        };
+        let stored = scales.stored_array(&self.scheme, self.block, &self.x)?;
         let (layout, children) = stored.kernel(self.x.shape().first().copied().unwrap_or(1))?;
         kernel::deviations(layout, power, &self.x, &children)
     }

@@ -1,14 +1,19 @@
 //! Packed arrays whose scales are trained.
 
+use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops, stop_gradient};
 use tacit_core::transform::{Differentiable, apply};
 use tacit_core::{Aval, Result, Value};
 
-use crate::families::packed::Packed;
+use crate::families::packed::{Packed, Stored};
 use crate::format::declaration::Format;
 use crate::format::trained_scales::{FloatScales, TrainedScales};
-use crate::kernel::{self, Coding, Layout, Scaling, Scheme, derivatives};
+use crate::kernel::{self, Coding, Layout, Nested, Scaling, Scheme, derivatives};
 use crate::packed::array::{PackedArray, Parts, checked};
+use crate::packed::dynamic8::Dynamic8Array;
+use crate::packed::read::dense;
+use crate::packed::super_blocks;
+use crate::packed::units::integers;
 
 impl FloatScales {
     /// The array `x`, in the shape in which its codes lie, coded by these scales as they are stored.
@@ -19,7 +24,33 @@ impl FloatScales {
         Ok(Parts { codes, scales: Some(scales.into()), biases, global_scale })
     }
 
-    /// These scales as they are stored, without a gradient, and the scheme that codes by them.
+    /// The same where the scales may be quantized themselves, as the scheme has it: the codes of the first `size` elements of `x`.
+    /// Codes are chosen for the scales as they are stored.
+    pub(crate) fn nested(&self, scheme: &Scheme, block: usize, x: &Array, size: usize) -> Result<Parts> {
+        match scheme.nested {
+            None => self.coded(scheme, block, x),
+            Some(Nested::Dynamic8 { block: nested_block }) => {
+                let nested = Dynamic8Array::quantize(&self.scales, nested_block)?;
+                let rounded = Self { scales: decoded(&nested)?, ..self.clone() };
+                Ok(Parts { scales: Some(nested.into()), ..rounded.coded(scheme, block, x)? })
+            }
+            Some(Nested::Integers { .. }) => {
+                let numbers: Vec<Array> = std::iter::once(&self.scales).chain(&self.biases).cloned().collect();
+                let x = super_blocks::in_blocks(x, scheme, block)?;
+                let (codes, scales) = super_blocks::encoded_by(&x, size, &numbers, scheme)?;
+                Ok(Parts::new(codes, scales))
+            }
+        }
+    }
+
+    /// The array `x`, in the shape in which its codes lie, as codes by these scales, which are not quantized.
+    pub(crate) fn stored_array(&self, scheme: &Scheme, block: usize, x: &Array) -> Result<Stored> {
+        let Parts { codes, scales, biases, global_scale } = self.coded(scheme, block, x)?;
+        let (scheme, aval) = (Scheme { nested: None, ..*scheme }, Aval::from(x));
+        Ok(Stored { scheme, codes, scales, biases, global_scale, block, transposed: false, aval })
+    }
+
+    /// These scales as they are stored if they are not quantized, without a gradient, and the scheme that codes by them.
     pub(crate) fn stored(&self, scheme: &Scheme) -> Result<(Scheme, Self)> {
         let still = |array: &Array| stop_gradient(array);
         let stored = Self {
@@ -27,8 +58,9 @@ impl FloatScales {
             biases: self.biases.as_ref().map(still).transpose()?,
             global_scale: self.global_scale.as_ref().map(still).transpose()?,
         };
+        let scheme = Scheme { nested: None, ..*scheme };
         // A factor that is there counts, whether the format asks for one or not.
-        Ok((if self.global_scale.is_some() { scheme.relative() } else { *scheme }, stored))
+        Ok((if self.global_scale.is_some() { scheme.relative() } else { scheme }, stored))
     }
 
     /// What is stored as the kernels that code by it take it.
@@ -40,12 +72,38 @@ impl FloatScales {
     }
 }
 
+impl Stored {
+    /// The scales as floats, one for each block, also where they are quantized themselves; nothing if there are none.
+    pub(crate) fn float_scales(&self) -> Result<Option<FloatScales>> {
+        let Some(scales) = &self.scales else { return Ok(None) };
+        if let Some((integers, _)) = integers(scales) {
+            let blocks = self.aval.size().div_ceil(self.block) as i32;
+            let rows = dense(integers)?.dense()?;
+            let row =
+                |number: i32| -> Result<Array> { Ok(rows.try_index(number)?.reshape(&[-1])?.try_index(..blocks)?) };
+            let biases = (rows.dim(0) > 1).then(|| row(1)).transpose()?;
+            return Ok(Some(FloatScales { scales: row(0)?, biases, global_scale: None }));
+        }
+        let scales = match self.double_quantized() {
+            Some(nested) => decoded(nested)?,
+            None => kernel::float_scales(self.scheme.scaling, &scales.dense()?)?,
+        };
+        Ok(Some(FloatScales { scales, biases: self.biases.clone(), global_scale: self.global_scale.clone() }))
+    }
+}
+
+/// What scales stand for that are quantized as bitsandbytes has it.
+fn decoded(nested: &Dynamic8Array) -> Result<Array> {
+    let [codes, absmax, offset] = nested.parts();
+    Ok(kernel::nested(&codes, &absmax, &offset, nested.block_size())?)
+}
+
 impl<F: Format> TrainedScales for F {
     fn scales_of(&self, value: &Value) -> Option<FloatScales> {
         let array = value.downcast::<PackedArray<F>>().filter(|_| self.stores(value))?;
         let stored = array.stored();
-        let scales = kernel::float_scales(stored.scheme.scaling, stored.scales.as_ref()?.as_dense()?).ok()?;
-        Some(FloatScales { scales, biases: array.biases().cloned(), global_scale: array.global_scale().cloned() })
+        stored.scales.as_ref()?.as_dense()?;
+        stored.float_scales().ok()?
     }
 
     fn quantize_by(&self, x: &Array, scales: &FloatScales) -> Result<(Value, Array)> {

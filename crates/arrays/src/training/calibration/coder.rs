@@ -3,47 +3,46 @@
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::{Aval, Error, Policy, Result, Value, tree};
 
-use crate::families::packed::{Packed, read_in};
-use crate::format::{AnyFormat, FloatScales, TrainedScales};
-use crate::kernel::{self, Scaling, Scheme};
+use crate::families::packed::{Packed, Stored};
+use crate::format::{AnyFormat, FloatScales};
+use crate::kernel::{self, Scaling};
+use crate::packed::array::Parts;
 use crate::views::rotated::Rotated;
 
 /// How the inputs of a weight are coded.
-pub(super) enum Coder<'f> {
+pub(super) enum Coder {
     /// One by one, by scales.
-    Scaled(Scaled<'f>),
+    Scaled(Box<Scaled>),
     /// So many together, as the format codes a block of them.
     Blocks(i32),
 }
 
-/// A format whose codes are made by scales that are there.
-pub(super) struct Scaled<'f> {
-    trained: &'f dyn TrainedScales,
+/// A weight in a format whose codes are made by scales that are there.
+pub(super) struct Scaled {
+    /// The weight as the format codes it.
+    array: Value,
+    /// What that is made of, with the scales beside it as floats.
+    stored: Stored,
+    whole: FloatScales,
     /// Inputs that share the scales of a row.
     pub(super) group: i32,
-    /// Whether scales are those of the weight as it was, and not of a group when it is reached.
-    pub(super) fixed: bool,
-    /// The scales of the weight.
-    whole: FloatScales,
     /// Whether one scale is that of all rows.
     one: bool,
-    /// How an element is coded by its scale.
-    scheme: Scheme,
 }
 
-impl<'f> Coder<'f> {
+impl Coder {
     /// How `format` codes `weight`, `[.., n, k]`, for the method of this name.
-    pub(super) fn new(method: &str, format: &'f AnyFormat, weight: &Array) -> Result<Self> {
+    pub(super) fn new(method: &str, format: &AnyFormat, weight: &Array) -> Result<Self> {
         let (n, k) = (weight.dim(-2), weight.dim(-1));
-        let whole = format.quantize(weight)?;
+        let array = format.quantize(weight)?;
         let none = |why: &str| {
             let message = format!("{method} does not code {} in {format}: {why}", Aval::from(weight));
             Error::invalid(message, "take a format whose blocks lie along the rows and divide them, or another method")
         };
-        if whole.downcast::<Rotated>().is_some() {
+        if array.downcast::<Rotated>().is_some() {
             return Err(none("a rotation makes each element of all inputs"));
         }
-        let Some(stored) = whole.family::<dyn Packed>().map(Packed::stored) else {
+        let Some(stored) = array.family::<dyn Packed>().map(Packed::stored) else {
             return Self::tried(format, weight, &[128, 64, 32])
                 .ok_or_else(|| none("it has no blocks of 128, 64 or 32"));
         };
@@ -51,10 +50,8 @@ impl<'f> Coder<'f> {
         if stored.transposed {
             return if block == n { Ok(Self::Blocks(1)) } else { Err(none("its blocks straddle columns")) };
         }
-        let scales = format.trained_scales().and_then(|trained| Some((trained, trained.scales_of(&whole)?)));
-        let Some((trained, whole)) = scales else {
-            let widths = if stored.scales.is_none() { vec![1] } else { vec![stored.unit() as i32, block] };
-            return Self::tried(format, weight, &widths).ok_or_else(|| none("its blocks straddle rows"));
+        let Some(whole) = stored.float_scales()? else {
+            return Self::tried(format, weight, &[1]).ok_or_else(|| none("its blocks straddle rows"));
         };
         let one = whole.scales.size() == 1;
         if !one && k % block != 0 {
@@ -64,8 +61,7 @@ impl<'f> Coder<'f> {
             return Err(none("its scales are not those of rows"));
         }
         let group = if one { k } else { block };
-        let fixed = one || whole.global_scale.is_some();
-        Ok(Self::Scaled(Scaled { trained, group, fixed, whole, one, scheme: stored.scheme }))
+        Ok(Self::Scaled(Box::new(Scaled { array, stored, whole, group, one })))
     }
 
     /// Blocks of the first of these widths that the format takes.
@@ -79,19 +75,17 @@ impl<'f> Coder<'f> {
     }
 }
 
-/// A format of another crate that makes arrays of one type of a weight, and of another one of a part of it.
-fn of_another_type(format: &AnyFormat) -> Error {
-    Error::invalid(
-        format!("the format {format} makes another type of a part of a weight than of the whole"),
-        "take a format that makes one type of all floats, or another method",
-    )
-}
-
-impl Scaled<'_> {
+impl Scaled {
     /// The scales of `part: f32[n, group]`, as the format chooses them for numbers of type `dtype`.
-    pub(super) fn scales(&self, format: &AnyFormat, part: &Array, dtype: Dtype) -> Result<FloatScales> {
+    pub(super) fn scales(format: &AnyFormat, part: &Array, dtype: Dtype) -> Result<FloatScales> {
         let codes = format.quantize(&part.as_dtype(dtype)?)?;
-        let scales = self.trained.scales_of(&codes).ok_or_else(|| of_another_type(format))?;
+        let scales = codes.family::<dyn Packed>().map(|packed| packed.stored().float_scales()).transpose()?.flatten();
+        let scales = scales.ok_or_else(|| {
+            Error::invalid(
+                format!("the format {format} makes another type of a part of a weight than of the whole"),
+                "take a format that makes one type of all floats, or another method",
+            )
+        })?;
         scales.mapped(|scales| Ok(scales.reshape(&[-1, 1])?))
     }
 
@@ -114,7 +108,7 @@ impl Scaled<'_> {
         scales: &FloatScales,
         groups: &[i32],
     ) -> Result<[Array; 2]> {
-        let (scheme, stored) = scales.stored(&self.scheme)?;
+        let (scheme, stored) = scales.stored(&self.stored.scheme)?;
         let by_group = stored.mapped(|numbers| {
             if self.one {
                 Ok(ops::broadcast_to(numbers.reshape(&[1, 1])?, &[1, part.dim(0)])?)
@@ -131,40 +125,67 @@ impl Scaled<'_> {
             let parts: Option<Vec<Array>> = parts.iter().map(of).collect();
             parts.map(|parts| ops::concatenate(&parts, axis)).transpose()
         };
-        let scales = along_axis(&|scales| Some(scales.scales.clone()))?;
-        let scales = scales.ok_or_else(|| Error::decline("there are no scales"))?;
+        let scales = along_axis(&|scales| Some(scales.scales.clone()))?.ok_or_else(no_scales)?;
         Ok(FloatScales { scales, biases: along_axis(&|scales| scales.biases.clone())?, global_scale: None })
     }
 
-    /// Whether scales may be any others: not where they are fixed, nor where they are powers of two.
+    /// Whether scales are those of the weight as it was, and not of a group when it is reached.
+    pub(super) fn is_fixed(&self) -> bool {
+        self.one || self.whole.global_scale.is_some() || self.is_nested()
+    }
+
+    /// Whether scales are quantized themselves, all of them together.
+    pub(super) fn is_nested(&self) -> bool {
+        self.stored.scheme.nested.is_some()
+    }
+
+    /// Whether scales may be any others: not where one is that of all rows or all are relative to one, nor where they are powers of two.
     pub(super) fn has_free_scales(&self) -> bool {
-        !self.fixed && self.scheme.scaling != Scaling::E8m0
+        let relative = self.one || self.whole.global_scale.is_some();
+        !relative && self.stored.scheme.scaling != Scaling::E8m0
     }
 
-    /// `numbers: f32[n, k]`, coded by the scales of a matrix and read again.
-    pub(super) fn read(&self, format: &AnyFormat, numbers: &Array, scales: &FloatScales) -> Result<Array> {
-        let like = format.quantize(&ops::zeros_like(numbers)?)?;
-        let like = self.trained.scales_of(&like).ok_or_else(|| of_another_type(format))?;
-        let scales = scales.mapped(|scales| Ok(scales.reshape(like.scales.shape())?))?;
-        dense(&self.trained.quantize_by(numbers, &scales)?.0)
+    /// `numbers: f32[n, k]`, coded by the scales of a matrix, as floats, and read again.
+    pub(super) fn read(&self, numbers: &Array, scales: &FloatScales) -> Result<Array> {
+        let (scheme, block) = (&self.stored.scheme, self.stored.block);
+        let stored = self.shaped(scales, numbers)?.stored_array(scheme, block, numbers)?;
+        let (layout, children) = stored.kernel(numbers.dim(0))?;
+        kernel::dequantize(layout, &children, Dtype::Float32)
     }
 
-    /// The array of `codes: f32[e, n, k]`, which are numbers that the scales of each matrix have codes for.
-    pub(super) fn put_together(&self, codes: &[Array], scales: &[FloatScales], weight: &Aval) -> Result<Value> {
-        let scales = if self.fixed {
-            self.whole.clone()
-        } else {
-            Self::joined(scales, 0)?.mapped(|scales| Ok(scales.reshape(self.whole.scales.shape())?))?
-        };
-        let numbers = ops::concatenate(codes, 0)?.reshape(&weight.shape)?;
-        let result = self.trained.quantize_by(&numbers, &scales)?.0;
-        let result = match result.family::<dyn Packed>() {
-            Some(packed) => read_in(packed, weight.dtype),
-            None => result,
-        };
+    /// The scales of all matrices, as floats, in the shape in which those of `numbers` are stored.
+    fn shaped(&self, scales: &FloatScales, numbers: &Array) -> Result<FloatScales> {
+        let Stored { scheme, block, .. } = &self.stored;
+        let (_, shape) = scheme.children(numbers.shape(), *block);
+        scales.mapped(|scales| Ok(scales.reshape(&shape)?))
+    }
+
+    /// The same weight with these scales of its matrices, as they are stored where scales are quantized themselves.
+    pub(super) fn with_scales(self, scales: &[FloatScales]) -> Result<Self> {
+        let Stored { scheme, block, aval, .. } = &self.stored;
+        // Scales alone are asked for.
+        let zeros = ops::zeros::<f32>(&aval.shape)?;
+        let scales = self.shaped(&Self::joined(scales, 0)?, &zeros)?;
+        let Parts { scales, biases, .. } = scales.nested(scheme, *block, &zeros, aval.size())?;
+        let stored = Stored { scales, biases, ..self.stored };
+        let whole = stored.float_scales()?.ok_or_else(no_scales)?;
+        Ok(Self { stored, whole, ..self })
+    }
+
+    /// The array of `codes: f32[e, n, k]`, which are numbers that the scales have codes for.
+    pub(super) fn put_together(&self, codes: &[Array]) -> Result<Value> {
+        let numbers = ops::concatenate(codes, 0)?.reshape(&self.stored.aval.shape)?;
+        let scales = self.shaped(&self.whole, &numbers)?;
+        let Parts { codes, .. } = scales.coded(&self.stored.scheme, self.stored.block, &numbers)?;
+        let packed = self.array.family::<dyn Packed>().ok_or_else(no_scales)?;
+        let result = Value::from(packed.restored(Stored { codes, ..self.stored.clone() }));
         tree::eval(&result)?;
         Ok(result)
     }
+}
+
+fn no_scales() -> Error {
+    Error::decline("there are no scales")
 }
 
 /// What a value of some columns stands for, in `f32`.

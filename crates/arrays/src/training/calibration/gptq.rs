@@ -8,6 +8,7 @@ use crate::training::calibration::calibrate::{Calibrate, errors, matrices};
 use crate::training::calibration::coder::{Coder, Scaled, dense};
 use crate::training::calibration::hessian::Hessian;
 use crate::training::calibration::refit::refitted;
+use crate::training::calibration::weighted::Search;
 use crate::training::observation::Observation;
 
 /// Inputs whose errors are spread over the others together: only the order of sums depends on it.
@@ -19,9 +20,10 @@ const TOGETHER: i32 = 128;
 /// follow, `W[:, j] -= (W[:, i] - Q[:, i]) U[i, j] / U[i, i]`, with `U` the Cholesky factor of the inverse of the damped
 /// `x^T x`. A group gets its scales when it is reached. Inputs that were always zero get codes of zero.
 ///
-/// It takes whatever format makes codes by scales that are there, as every declared one with plain scales does. A format that
-/// quantizes its scales, or a stranger's that only quantizes, is coded a block of columns at a time, with the error of the
-/// whole block spread over the others: it gains less. One of rotated rows is refused, and one whose blocks straddle rows.
+/// It takes whatever format makes codes by scales that are there, as every declared one does. Scales that are quantized themselves
+/// are those of the weight as it was, because a super-block may hold numbers of several rows. A stranger's format that only quantizes
+/// is coded a block of columns at a time, with the error of the whole block spread over the others: it gains less. One of rotated
+/// rows is refused, and one whose blocks straddle rows.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -79,12 +81,13 @@ impl Gptq {
         Self { act_order: true, ..self }
     }
 
-    /// The same, and then so many times scales that fit the codes, by least squares of all groups of a row, and codes by these
-    /// scales.
+    /// The same, then codes by the scales of a [`WeightedSearch`](crate::WeightedSearch), and then so many times scales that fit the
+    /// codes, by least squares of all groups of a row, and codes by these scales.
     ///
-    /// Of each row the best that was found is kept, so that none loses more than without.
+    /// Of each row the best that was found is kept, so that none loses more than without. Scales that are quantized themselves are
+    /// rounded together afterwards, and codes chosen once more: a row may lose a little by that.
     ///
-    /// Each refit takes as long as the codes themselves. Formats that are coded a block at a time, those of one scale for all rows,
+    /// Each refit takes as long as the codes themselves, and the search as long as one. Formats that are coded a block at a time, those of one scale for all rows,
     /// and those whose scales are powers of two, or relative to one of the whole array, have no scales to fit.
     ///
     /// ```
@@ -123,27 +126,34 @@ impl Calibrate for Gptq {
     fn quantize(&self, format: &AnyFormat, weight: &Array, seen: &Observation) -> Result<Value> {
         let (stack, grams) = matrices(weight, seen)?;
         let coder = Coder::new("GPTQ", format, weight)?;
-        let (mut results, mut scales) = (Vec::new(), Vec::new());
-        let number = |matrix: i32| Array::from_int(matrix);
-        for matrix in 0..stack.dim(0) {
-            let gram = grams.take_axis(number(matrix), 0)?;
-            let act_order = self.act_order && matches!(coder, Coder::Scaled(_));
-            let hessian = Hessian::new(&gram, self.damping, act_order)?;
-            let w = stack.take_axis(number(matrix), 0)?.as_dtype(Dtype::Float32)?.multiply(&hessian.alive)?;
-            let run = Run { format, hessian, matrix, dtype: weight.dtype() };
-            match &coder {
-                Coder::Scaled(scaled) => {
-                    let (codes, group_scales) = run.fitted(scaled, &w, &gram, self.refits)?;
-                    results.push(codes);
-                    scales.push(group_scales);
+        let act_order = self.act_order && matches!(coder, Coder::Scaled(_));
+        let runs = || {
+            (0..stack.dim(0)).map(|matrix| {
+                let of_matrix = |array: &Array| array.take_axis(Array::from_int(matrix), 0);
+                let gram = of_matrix(&grams)?;
+                let hessian = Hessian::new(&gram, self.damping, act_order)?;
+                let w = of_matrix(&stack)?.as_dtype(Dtype::Float32)?.multiply(&hessian.alive)?;
+                Ok(Run { format, hessian, gram, w, matrix, dtype: weight.dtype() })
+            })
+        };
+        match coder {
+            Coder::Scaled(mut coder) => {
+                let fitted = |run: Result<Run<'_>>| run?.fitted(&coder, self.refits);
+                let (mut codes, scales): (Vec<_>, Vec<_>) =
+                    runs().map(fitted).collect::<Result<Vec<_>>>()?.into_iter().unzip();
+                let anew = coder.is_nested() && self.refits > 0;
+                if anew || !coder.is_fixed() {
+                    *coder = coder.with_scales(&scales)?;
                 }
-                Coder::Blocks(width) => results.push(run.blocks(*width, w)?),
+                if anew {
+                    // Scales that were fitted are rounded together.
+                    codes = runs().map(|run| Ok(run?.scaled(&coder, None)?.0)).collect::<Result<_>>()?;
+                }
+                coder.put_together(&codes)
             }
-        }
-        match &coder {
-            Coder::Scaled(scaled) => scaled.put_together(&results, &scales, &weight.into()),
-            Coder::Blocks(_) => {
-                let adjusted = ops::concatenate(&results, 0)?.reshape(weight.shape())?;
+            Coder::Blocks(width) => {
+                let adjusted = runs().map(|run| run?.blocks(width)).collect::<Result<Vec<_>>>()?;
+                let adjusted = ops::concatenate(&adjusted, 0)?.reshape(weight.shape())?;
                 let value = format.quantize(&adjusted.as_dtype(weight.dtype())?)?;
                 tree::eval(&value)?;
                 Ok(value)
@@ -152,47 +162,54 @@ impl Calibrate for Gptq {
     }
 }
 
-/// One matrix.
+/// One matrix, `w: f32[n, k]`.
 struct Run<'r> {
     format: &'r AnyFormat,
     hessian: Hessian,
+    gram: Array,
+    w: Array,
     matrix: i32,
     dtype: Dtype,
 }
 
 impl Run<'_> {
     /// The numbers that are coded, and their scales: of each row the best that was found.
-    fn fitted(&self, coder: &Scaled<'_>, w: &Array, gram: &Array, refits: u32) -> Result<(Array, FloatScales)> {
-        let (mut codes, mut scales) = self.scaled(coder, w.clone(), None)?;
+    fn fitted(&self, coder: &Scaled, refits: u32) -> Result<(Array, FloatScales)> {
+        let (mut codes, mut scales) = self.scaled(coder, None)?;
         if refits == 0 || !coder.has_free_scales() {
             return Ok((codes, scales));
         }
-        let error = |codes: &Array| Ok::<_, Error>(errors(&w.subtract(codes)?, gram)?.sum_axis(1, true)?);
+        let error = |codes: &Array| Ok::<_, Error>(errors(&self.w.subtract(codes)?, &self.gram)?.sum_axis(1, true)?);
         let mut least = error(&codes)?;
-        for _ in 0..refits {
-            let (fitted, numbers) = refitted(w, &codes, &scales, gram)?;
-            let reread = coder.read(self.format, &numbers, &fitted)?;
-            let again = self.scaled(coder, w.clone(), Some(&fitted))?.0;
-            for candidate in [reread, again] {
-                let lost = error(&candidate)?;
-                let better = lost.lt(&least)?;
-                scales = fitted.where_better(&better, &scales)?;
-                codes = ops::select(&better, &candidate, &codes)?;
-                least = ops::minimum(lost, least)?;
-            }
+        let mut keep = |candidate: &Array, by: &FloatScales| -> Result<(Array, FloatScales)> {
+            let lost = error(candidate)?;
+            let better = lost.lt(&least)?;
+            scales = by.where_better(&better, &scales)?;
+            codes = ops::select(&better, candidate, &codes)?;
+            least = ops::minimum(lost, &least)?;
             transforms::eval([&codes, &least, &scales.scales].into_iter().chain(&scales.biases))?;
+            Ok((codes.clone(), scales.clone()))
+        };
+        let own = coder.fixed_scales(self.matrix, [self.w.dim(0), self.w.dim(1)])?;
+        let squares = self.gram.diagonal(None, None, None)?;
+        let searched = Search { coder, w: self.w.clone(), squares }.run(&own)?.scales;
+        let mut best = keep(&self.scaled(coder, Some(&searched))?.0, &searched)?;
+        for _ in 0..refits {
+            let (fitted, numbers) = refitted(&self.w, &best.0, &best.1, &self.gram)?;
+            keep(&coder.read(&numbers, &fitted)?, &fitted)?;
+            best = keep(&self.scaled(coder, Some(&fitted))?.0, &fitted)?;
         }
-        Ok((codes, scales))
+        Ok(best)
     }
 
     /// The numbers that are coded, column by column, and their scales: those that are given, if they are.
-    fn scaled(&self, coder: &Scaled<'_>, mut w: Array, chosen: Option<&FloatScales>) -> Result<(Array, FloatScales)> {
-        let order = &self.hessian.order;
+    fn scaled(&self, coder: &Scaled, chosen: Option<&FloatScales>) -> Result<(Array, FloatScales)> {
+        let (order, mut w) = (&self.hessian.order, self.w.clone());
         let (n, k) = (w.dim(0), w.dim(1));
         let natural = order.is_sorted();
         let fixed = match chosen {
             Some(chosen) => Some(chosen.clone()),
-            None if coder.fixed || !natural || coder.group == k => Some(coder.fixed_scales(self.matrix, [n, k])?),
+            None if coder.is_fixed() || !natural || coder.group == k => Some(coder.fixed_scales(self.matrix, [n, k])?),
             None => None,
         };
         if !natural {
@@ -209,7 +226,7 @@ impl Run<'_> {
             let (scales, first) = if let Some(fixed) = &fixed {
                 (fixed, 0)
             } else {
-                by_group.push(coder.scales(self.format, &part, self.dtype)?);
+                by_group.push(Scaled::scales(self.format, &part, self.dtype)?);
                 (&by_group[by_group.len() - 1], start / coder.group)
             };
             let columns = &order[start as usize..end as usize];
@@ -229,7 +246,8 @@ impl Run<'_> {
     }
 
     /// The weight whose blocks of columns the format is to code: each with the errors of those before it.
-    fn blocks(&self, width: i32, mut w: Array) -> Result<Array> {
+    fn blocks(&self, width: i32) -> Result<Array> {
+        let mut w = self.w.clone();
         let k = w.dim(1);
         let mut adjusted = Vec::new();
         for start in (0..k).step_by(width as usize) {

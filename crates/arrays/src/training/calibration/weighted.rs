@@ -35,7 +35,8 @@ use crate::training::observation::Observation;
 /// # }
 /// ```
 ///
-/// A format whose blocks have no floats of their own for scales is an error, as are `mxfp4` and `nf4:64:double`.
+/// Scales that are quantized themselves are rounded after the search. A format whose scales may not be any floats is an error, as is
+/// `mxfp4`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeightedSearch;
 
@@ -60,50 +61,56 @@ impl Calibrate for WeightedSearch {
                 ));
             }
         };
-        let (mut results, mut scales) = (Vec::new(), Vec::new());
+        let (mut numbers, mut scales) = (Vec::new(), Vec::new());
         for matrix in 0..stack.dim(0) {
-            let matrix_of = |array: &Array| array.take_axis(Array::from_int(matrix), 0);
-            let (w, squares) = (matrix_of(&stack)?.as_dtype(Dtype::Float32)?, matrix_of(&squares)?);
-            let fixed = coder.fixed_scales(matrix, [w.dim(0), w.dim(1)])?;
-            let best = Search { format, coder: &coder, w, squares }.run(&fixed)?;
-            results.push(best.numbers);
+            let of_matrix = |array: &Array| array.take_axis(Array::from_int(matrix), 0);
+            let (w, squares) = (of_matrix(&stack)?.as_dtype(Dtype::Float32)?, of_matrix(&squares)?);
+            let own = coder.fixed_scales(matrix, [w.dim(0), w.dim(1)])?;
+            let best = Search { coder: &coder, w, squares }.run(&own)?;
+            numbers.push(best.numbers);
             scales.push(best.scales);
         }
-        coder.put_together(&results, &scales, &weight.into())
+        let nested = coder.is_nested();
+        let coder = coder.with_scales(&scales)?;
+        if nested {
+            // Scales are rounded together.
+            numbers = vec![stack.as_dtype(Dtype::Float32)?];
+        }
+        coder.put_together(&numbers)
     }
 }
 
 /// One matrix: `w: f32[n, k]`, and the sums of squares of its inputs, `f32[k]`.
-struct Search<'s> {
-    format: &'s AnyFormat,
-    coder: &'s Scaled<'s>,
-    w: Array,
-    squares: Array,
+pub(super) struct Search<'s> {
+    pub(super) coder: &'s Scaled,
+    pub(super) w: Array,
+    pub(super) squares: Array,
 }
 
 /// What was found so far: the numbers that are coded, `f32[n, k]`, their scales and what each block loses by them, both `[n, groups]`.
-struct Best {
+pub(super) struct Best {
     numbers: Array,
-    scales: FloatScales,
+    pub(super) scales: FloatScales,
     lost: Array,
 }
 
 impl Search<'_> {
-    fn run(&self, own: &FloatScales) -> Result<Best> {
-        let numbers = self.coder.read(self.format, &self.w, own)?;
+    /// The best from the format's own scales on.
+    pub(super) fn run(&self, own: &FloatScales) -> Result<Best> {
+        let numbers = self.coder.read(&self.w, own)?;
         let mut best = Best { lost: self.lost(&numbers)?, numbers, scales: own.clone() };
         for multiple in MULTIPLES {
             let factor = Array::from_f32(UNIT * f32::from(multiple));
             let scales = own.mapped(|numbers| Ok(numbers.multiply(factor.as_dtype(numbers.dtype())?)?))?;
-            let numbers = self.coder.read(self.format, &self.w, &scales)?;
+            let numbers = self.coder.read(&self.w, &scales)?;
             self.keep(&mut best, &numbers, &scales)?;
         }
         let diagonal = ops::diag(&self.squares, None)?;
         for _ in 0..FITS {
             let (scales, numbers) = refitted(&self.w, &best.numbers, &best.scales, &diagonal)?;
             // The same codes, and then those that are nearest by the new scales.
-            let again = self.coder.read(self.format, &self.w, &scales)?;
-            let reread = self.coder.read(self.format, &numbers, &scales)?;
+            let again = self.coder.read(&self.w, &scales)?;
+            let reread = self.coder.read(&numbers, &scales)?;
             self.keep(&mut best, &reread, &scales)?;
             self.keep(&mut best, &again, &scales)?;
         }
