@@ -109,5 +109,10 @@ impl Method for Gptq {
 /// Whether all zeros are one number: words then repeat, those of 3 bits after three, whatever was taken from each.
 fn are_one(zeros: &Words, bits: u32) -> bool {
     let period = if bits == 3 { 3 } else { 1 };
-    (0..zeros.rows).all(|row| (0..zeros.columns).all(|word| zeros.get(row, word) == zeros.get(0, word % period)))
+    (0..zeros.rows).all(|row| {
+        (0..zeros.columns).all(|word| {
+            let found = zeros.get(row, word);
+            found == zeros.get(0, word % period) && (bits == 3 || found == found.rotate_left(bits))
+        })
+    })
 }

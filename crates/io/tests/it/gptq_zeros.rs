@@ -59,6 +59,16 @@ fn zeros_of_a_symmetric_gptq_model_are_the_middle_code() {
     }
 }
 
+/// Words may repeat, as all of a small layer do, whose zeros are several numbers.
+#[test]
+fn zeros_that_are_several_numbers_are_read_as_they_are() {
+    for (bits, word) in [(2, 0xaaaa_aaab_u32), (4, 0x8888_8887), (8, 0x8080_8081)] {
+        let [found, expected] = ["true", "false"]
+            .map(|sym| with_zeros(bits, &[word], &format!(r#""sym": {sym}, "checkpoint_format": "gptq_v2""#)));
+        assert!(found.eq_values(&expected).expect("compares"), "{bits} bits: {found:?}\n{expected:?}");
+    }
+}
+
 /// The weight of a golden model of so many bits whose zeros are these words, again and again.
 fn with_zeros(bits: u32, words: &[u32], said: &str) -> Array {
     let folder = Scratch::new();
