@@ -15,13 +15,13 @@ use tacit_core::{Aval, Error, Result};
 use tacit_files::{Steady, make_folder};
 use tacit_nn::Parameters;
 
-use crate::Tensors;
 use crate::adapter::{CONFIG, Change, base, is_embedding, replaced, shortest};
 use crate::hugging_face::write_set;
 use crate::json::Json;
 use crate::layout::HEAD;
 use crate::remaining::Remaining;
 use crate::set::Set;
+use crate::{Distance, Tensors};
 
 const TENSORS: &str = "adapter_model.safetensors";
 /// What stands before the path of a module.
@@ -43,7 +43,7 @@ pub fn files(folder: &Path) -> [PathBuf; 2] {
 /// The base of each is the value that `model` has for it, quantized or not. Modules that were trained as a whole have the
 /// values of the file, and so have biases and embeddings that PEFT saved beside their adapters. Dropout, which only training
 /// has, is left out. Where the model has no `lm_head.weight` and the configuration says `ensure_weight_tying`, what the file has of
-/// the head is that of the embedding, which stands for both.
+/// the head is that of the embedding, which stands for both; another adapter of the head is one of no module.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -78,7 +78,7 @@ pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> 
     let tensors = Tensors::open(folder.join(TENSORS))?;
     refuse_twice(&tensors)?;
     let mut remaining = Remaining::new(&tensors);
-    if settings.ties_head(model) {
+    if settings.ties_head(model) && is_tied(&tensors)? {
         remaining.without(|key| key.strip_prefix(PREFIX).unwrap_or(key).split('.').next() == Some(HEAD_MODULE));
     }
     let model = &with_kept(model, &mut remaining)?;
@@ -198,6 +198,17 @@ fn refuse_twice(tensors: &Tensors) -> Result<()> {
         let help = "leave one of the two out of the file, or fetch the folder again";
         Err(tensors.wrong(Some(key), format!("it is there without {PREFIX} as well"), help))
     })
+}
+
+/// Whether what the file has of the head is the adapter of its embedding: there may be another one, which is not to be lost.
+fn is_tied(tensors: &Tensors) -> Result<bool> {
+    let get = |end: &str| tensors.names().find(|name| ends_with(name, end)).map(|name| tensors.get(name)).transpose();
+    let same = |of_head: &str, of_embedding: &str| -> Result<bool> {
+        let Some(head) = get(&format!("{HEAD_MODULE}.{of_head}"))? else { return Ok(true) };
+        let Some(embedding) = get(&format!("embed_tokens.{of_embedding}"))? else { return Ok(false) };
+        Ok(head.shape() == embedding.t().shape() && Distance::between(&embedding.t(), &head)?.error <= 0.0)
+    };
+    Ok(same("lora_A.weight", "lora_embedding_B")? && same("lora_B.weight", "lora_embedding_A")?)
 }
 
 /// The model with what the file has of adapted modules themselves: biases that were trained, and embeddings.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tacit_io::json::Json;
-use tacit_io::{Tensors, peft};
+use tacit_io::{Tensors, peft, write};
 use tacit_nn::Parameters;
 
 use crate::adapters::{lora, numbers};
@@ -54,4 +54,23 @@ fn what_peft_has_of_a_tied_head_is_that_of_the_embedding() {
     model.insert("lm_head.weight".to_owned(), numbers(&[6, 4], 2.0).into());
     let read = peft::read(&*tied, &model).expect("reads");
     assert!(read.values().all(|value| value.to_string() == "Lora(f32[6,4])"), "{read:?}");
+}
+
+/// Versions of PEFT tie only what is saved as a whole, and train two adapters: one would be lost without a word.
+#[test]
+fn an_adapter_of_a_tied_head_that_is_not_that_of_the_embedding_is_refused() {
+    let model = Parameters::from([(EMBEDDING.to_owned(), numbers(&[6, 4], 1.0).into())]);
+    for (of_head, with_embedding) in [("lora_A", true), ("lora_B", true), ("lora_A", false)] {
+        let tied = written(r#"{"ensure_weight_tying": true}"#);
+        let stored = tensors(&tied);
+        let kept = stored.names().filter(|name| with_embedding || !name.contains("embed_tokens")).map(|name| {
+            let array = stored.get(name).expect("reads");
+            let other = (with_embedding && name.contains(of_head)).then(|| numbers(array.shape(), 3.0));
+            (name.to_owned(), other.unwrap_or(array))
+        });
+        write(tied.join("adapter_model.safetensors"), kept.collect(), stored.metadata()).expect("writes");
+        let error = peft::read(&*tied, &model).expect_err("is refused");
+        let said = "lm_head.lora_A.weight: the model has no lm_head.weight\n";
+        assert!(tied.message(&error).contains(said), "{error}");
+    }
 }
