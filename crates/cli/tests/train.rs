@@ -141,7 +141,7 @@ fn adapters_of_chosen_layers_are_read_again() {
     }
 }
 
-/// The head of this model is its embedding, and PEFT adapts it where it is told alone.
+/// The head of this model is its embedding, and PEFT adapts the head only where its configuration says so.
 #[test]
 fn an_adapter_of_the_embedding_is_that_of_a_tied_head_too() {
     let folder = Folder::new();

@@ -119,7 +119,7 @@ impl DeltaNet {
 
     /// What tokens leave of the state, for `a: [.., value_heads]`.
     ///
-    /// In `f32` throughout: of a token the state holds the product of all that come after it.
+    /// In `f32` throughout: the state multiplies what it holds of a token by the decays of all tokens after it.
     fn decay(&self, a: &Array) -> Result<Array, Exception> {
         let rate = ops::exp(&self.A_log.as_dtype(Dtype::Float32)?)?;
         let times = nn::softplus(a.as_dtype(Dtype::Float32)?.add(&self.dt_bias)?)?;

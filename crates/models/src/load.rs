@@ -187,7 +187,8 @@ pub fn quantize(model: Model<Decoder>, formats: &Formats) -> Result<Model<Decode
 ///
 /// # Errors
 ///
-/// As for [`mlx_adapter::read`] and [`peft::read`]; or PEFT trained the embedding without the head that it is in this model.
+/// As for [`mlx_adapter::read`] and [`peft::read`]; or PEFT trained the embedding alone, which is the head of this
+/// model as well.
 pub fn adapt(model: &mut Model<Decoder>, folder: &Path) -> Result<()> {
     let values = model.values()?;
     let [of_mlx, file] = mlx_adapter::files(folder);
@@ -206,7 +207,7 @@ pub fn adapt(model: &mut Model<Decoder>, folder: &Path) -> Result<()> {
     model.assign(adapted, Missing::Refuse)
 }
 
-/// Refuses an embedding that PEFT trained for what is looked up alone, where it is the head as well: PEFT leaves the head as it was.
+/// Refuses an embedding that PEFT trained without the head, where the model has one matrix for both.
 fn check_tied(file: &Path, config: &Json, adapted: &Parameters) -> Result<()> {
     let ties = config.get("ensure_weight_tying").and_then(Json::flag).unwrap_or(false);
     let whole = match config.get("modules_to_save") {
