@@ -185,7 +185,7 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Json) -
         let help = "give the model's parameters with a Lora or a Dora in the place of those that are adapted";
         return Err(Error::checkpoint(&path, None, "no parameter is an adapter", help));
     };
-    settings.describe(&modules, dora);
+    settings.describe(&modules, dora, settings.ties_head(parameters));
     let _new = make_folder(folder)?;
     let beside = vec![(CONFIG, settings.config.indented(2).into_bytes())];
     write_set(Set { path: &path, beside, stale: Vec::new() }, tensors)
@@ -386,14 +386,15 @@ impl Settings {
     }
 
     /// Lets the configuration say what the adapters are.
-    fn describe(&mut self, modules: &BTreeMap<&str, (i32, f32)>, dora: bool) {
+    fn describe(&mut self, modules: &BTreeMap<&str, (i32, f32)>, dora: bool, ties: bool) {
         let fits = |(module, &(rank, scale)): (&&str, &(i32, f32))| {
             self.of(module).is_ok_and(|(own, own_scale)| {
                 own == rank && Change::stored(own_scale, rank).to_bits() == scale.to_bits()
             })
         };
         let same_kind = self.config.get("peft_type").is_some() && self.flag("use_dora") == dora;
-        let all_named = modules.keys().all(|module| self.names(module));
+        // PEFT takes a head that it ties out of the list.
+        let all_named = modules.keys().all(|&module| self.names(module) || (ties && module == HEAD_MODULE));
         if same_kind && all_named && modules.iter().all(fits) {
             return;
         }

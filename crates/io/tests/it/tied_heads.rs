@@ -42,6 +42,16 @@ fn a_head_that_is_the_embedding_has_the_same_adapter_with_peft() {
     }
 }
 
+/// PEFT leaves a head that it ties out of the list.
+#[test]
+fn a_configuration_that_names_the_embedding_alone_stays() {
+    let mut config =
+        Json::open(written(r#"{"ensure_weight_tying": true}"#).join("adapter_config.json")).expect("reads");
+    config.set("target_modules", Json::List(vec![Json::Text("embed_tokens".to_owned())]));
+    let again = Json::open(written(&config.line()).join("adapter_config.json")).expect("reads");
+    assert_eq!(again.line(), config.line());
+}
+
 #[test]
 fn what_peft_has_of_a_tied_head_is_that_of_the_embedding() {
     let tied = written(r#"{"ensure_weight_tying": true}"#);
