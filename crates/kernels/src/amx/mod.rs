@@ -50,14 +50,25 @@ pub(crate) const ZEROS: Tile = Tile([0; TILE * STEP / 2]);
 pub(crate) fn is_available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| {
-        const BF16_TILE_INT8: u32 = 1 << 22 | 1 << 24 | 1 << 25;
         const TILE_STATE: u64 = 3 << 17;
-        let has = cpuid(7, 0).is_some_and(|said| said.edx & BF16_TILE_INT8 == BF16_TILE_INT8);
+        let said = cpuid(7, 0).zip(cpuid(0x1d, 0));
+        let has = said.is_some_and(|(features, tiles)| has_tiles(features.edx, tiles.eax));
         // No machine has tiles of `bf16` without vectors of them.
         let has = has && is_x86_feature_detected!("xsave") && is_x86_feature_detected!("avx512bf16");
         // SAFETY: XSAVE was detected.
         has && unsafe { _xgetbv(0) } & TILE_STATE == TILE_STATE && permission()
     })
+}
+
+/// The layouts of tiles that [`Tiles`] are of.
+const PALETTE: u8 = 1;
+
+/// Whether a processor with these features, and palettes up to this one, has tiles of `bf16` and of 8-bit integers.
+///
+/// Some virtual machines say that theirs has tiles and no palette: a process that sets up tiles there is ended.
+fn has_tiles(features: u32, palettes: u32) -> bool {
+    const BF16_TILE_INT8: u32 = 1 << 22 | 1 << 24 | 1 << 25;
+    features & BF16_TILE_INT8 == BF16_TILE_INT8 && palettes >= u32::from(PALETTE)
 }
 
 /// Linux gives the state of the tiles only to processes that ask for it.
@@ -92,7 +103,7 @@ impl Tiles {
         let (mut bytes, mut rows) = ([0; 16], [0; 16]);
         bytes[..8].fill(64);
         rows[..8].fill(TILE as u8);
-        let layout = Layout { palette: 1, start_row: 0, reserved: [0; 14], bytes, rows };
+        let layout = Layout { palette: PALETTE, start_row: 0, reserved: [0; 14], bytes, rows };
         // SAFETY: the caller's promise; the layout is one that the palette allows.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const layout, options(nostack, preserves_flags, readonly)) };
         Self(())
@@ -262,5 +273,16 @@ pub(crate) unsafe fn add_pair(
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_tiles;
+
+    #[test]
+    fn tiles_without_a_palette_are_none() {
+        let all = 1 << 22 | 1 << 24 | 1 << 25;
+        assert_eq!([has_tiles(all, 1), has_tiles(all, 0), has_tiles(all & !(1 << 24), 1)], [true, false, false]);
     }
 }
