@@ -34,8 +34,8 @@ use crate::{
 ///
 /// # Errors
 ///
-/// Other codes, biases, scales in a plain product, a matrix whose lengths do not match its sizes, or a wrong length of `codes` or
-/// `out`.
+/// Other codes, biases, scales in a plain product, -128 among the integers of a row, a matrix whose lengths do not match its sizes,
+/// or a wrong length of `codes` or `out`.
 pub fn int8_product<'o>(
     codes: &[i8],
     units: &[f32],
@@ -58,6 +58,10 @@ pub fn int8_product<'o>(
     let out = out.into();
     check_length("codes", codes.len(), product(units.len(), depth)?, "one for each element of as many rows as units")?;
     out.check(product(units.len(), columns)?, "as many rows as units, of one number for each column")?;
+    // Some machines add two products in 16 bits, in which only one side may have it.
+    if codes.contains(&i8::MIN) {
+        return refused("rows with -128");
+    }
     let mut out = Output::rounded(out, columns);
     if depth == 0 {
         out.for_each(1, 1, columns, &|mut out| out.row(out.rows().start).fill(0.0));

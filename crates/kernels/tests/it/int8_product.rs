@@ -134,6 +134,21 @@ fn plain_products_sum_over_the_rows_of_the_matrix() {
     }
 }
 
+/// Two products of -128 with itself are beyond the 16 bits in which some machines add them.
+#[test]
+fn the_matrix_may_have_the_least_byte_and_rows_may_not() {
+    let codes = Codes::Signed { codes: &[i8::MIN; 64] };
+    let matrix = Matrix { n: 1, k: 64, codes, scales: Scales::One, biases: None, block: 64 };
+    for isa in Isa::available() {
+        let product = |row: &[i8]| {
+            let mut y = [0.0];
+            isa.with(|| int8_product(row, &[1.0], &matrix, Orientation::Transposed, &mut y[..])).map(|()| y[0])
+        };
+        assert_eq!(product(&[-127; 64]).unwrap(), 64.0 * 128.0 * 127.0, "{isa:?}");
+        assert!(matches!(product(&[i8::MIN; 64]), Err(KernelError::Int8 { .. })), "{isa:?}");
+    }
+}
+
 #[test]
 fn a_row_without_a_unit_has_no_products_and_an_empty_sum_is_zero() {
     let codes = Codes::Signed { codes: &[1, 2, 3, 4] };
