@@ -71,8 +71,9 @@ impl<'a> Parts<'a> {
     }
 }
 
+/// The product with a factor. One without an imaginary part multiplies each part alone: nothing times an infinite part is NaN.
 fn times([a, b]: Complex, [c, d]: Complex) -> Complex {
-    [a * c - b * d, a * d + b * c]
+    if b == 0.0 { [a * c, a * d] } else { [a * c - b * d, a * d + b * c] }
 }
 
 fn plus([a, b]: Complex, [c, d]: Complex) -> Complex {

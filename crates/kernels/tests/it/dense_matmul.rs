@@ -232,6 +232,17 @@ fn doubles_and_complex_numbers_are_multiplied_as_singles_are() {
     }
 }
 
+#[test]
+#[allow(clippy::float_cmp, reason = "the parts are exact")]
+fn a_part_of_a_complex_product_that_overflows_leaves_the_other_one() {
+    let (a, b, mut out) = ([[1e30, 0.0]], [[0.0, 1e30]], [[2.0, 1.0]]);
+    let to = Dense { values: &mut out[..], rows: 1, columns: 1, stride: 1 };
+    let factors = Factors { alpha: [1.0, 0.0], beta: [3.0, 0.0] };
+    let [a, b] = [&a, &b].map(|one| (operand(one, 1, 1, Orientation::Plain), false));
+    complex_matmul(a, b, to, factors).unwrap();
+    assert_eq!(out, [[6.0, f32::INFINITY]]);
+}
+
 /// No columns, and a stride that a single row does not need.
 #[test]
 fn empty_results_and_strides_of_nothing_are_taken() {
