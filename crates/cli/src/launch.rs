@@ -51,7 +51,8 @@ pub(crate) struct Options {
     /// How many threads a rank may use; where it is not given, `TACIT_THREADS` or its share of the cores
     #[arg(long)]
     threads: Option<NonZero<usize>>,
-    /// How many seconds the other ranks have to end by themselves once one has failed
+    /// How many seconds the other ranks have to end by themselves once one has failed. Where the launcher is asked to end, it passes the
+    /// signal on, and ranks of a ring have as long, but at least 3, until they are sent a stronger one
     #[arg(long, default_value = "10", value_parser = seconds)]
     grace: Duration,
     /// How often all ranks are started again at most, where one has failed; a program that loads its latest checkpoint goes on there.

@@ -261,11 +261,11 @@ fn ctrl_c_ends_all_that_ranks_started_too() {
 
 #[test]
 fn ranks_that_do_not_end_are_sent_stronger_signals() {
-    // Each is given three seconds.
-    for (ignored, seconds) in [("INT", 3), ("INT TERM", 6)] {
-        let mark = mark(&ignored.replace(' ', "-"));
+    // Each is given three seconds, or the time that a program needs to save what it has.
+    for (ignored, grace, seconds) in [("INT", "0", 3), ("INT TERM", "0", 6), ("INT", "5", 5)] {
+        let mark = mark(&format!("{}-{grace}", ignored.replace(' ', "-")));
         let script = format!("trap '' {ignored}; echo ready; while true; do sleep 0.1; done; : {mark}");
-        let mut launcher = launch(&["-n", "2"], &script).spawn().expect("starts");
+        let mut launcher = launch(&["-n", "2", "--grace", grace], &script).spawn().expect("starts");
         until_said(&mut launcher, 2);
         let begun = Instant::now();
         signal(&launcher, "-INT");

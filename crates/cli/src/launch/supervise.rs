@@ -127,15 +127,15 @@ struct Ending {
 }
 
 impl Ending {
-    /// This signal at `first`, and the stronger ones after it.
-    fn new(signal: Signal, first: Instant) -> Self {
+    /// This signal at `first`, and the stronger ones after it, each so much `later` than the one before.
+    fn new(signal: Signal, first: Instant, later: Duration) -> Self {
         let stronger = match signal {
             Signal::Interrupt => &[Signal::Terminate, Signal::Kill][..],
             Signal::Hangup | Signal::Terminate => &[Signal::Kill],
             Signal::Kill => &[],
         };
         let signals = std::iter::once(&signal).chain(stronger);
-        let times = std::iter::successors(Some(first), |time| Some(*time + LAST));
+        let times = std::iter::successors(Some(first), |time| Some(*time + later));
         Self { signals: times.zip(signals.copied()).collect() }
     }
 
@@ -151,6 +151,9 @@ impl Ending {
 pub(super) fn run(processes: Vec<Process>, grace: Duration, folder: Option<&Path>) -> Result<Ended, Failure> {
     process::catch_signals();
     let parent = parent_id();
+    // A day is as good as longer times. Whoever is asked to end may have something to save first.
+    let grace = grace.min(Duration::from_hours(24));
+    let patience = grace.max(LAST);
     let (out, err) = (Printer::new(io::stdout(), false), Printer::new(io::stderr(), io::stderr().is_terminal()));
     // `mpirun` ends this process and its rank together.
     let leads = processes.iter().any(|process| process.leads);
@@ -187,7 +190,7 @@ pub(super) fn run(processes: Vec<Process>, grace: Duration, folder: Option<&Path
             asked = true;
             // Who asks a second time does not wait.
             let signal = if ending.is_some() { Signal::Kill } else { signal };
-            ending = Some(Ending::new(signal, Instant::now()));
+            ending = Some(Ending::new(signal, Instant::now(), patience));
         }
         for process in &mut running {
             let Some(status) = process.look() else { continue };
@@ -199,14 +202,14 @@ pub(super) fn run(processes: Vec<Process>, grace: Duration, folder: Option<&Path
                 if !alone {
                     say(&format!("{} {}; the others have {} s", process.name, told(status), grace.as_secs_f64()));
                 }
-                ending = Some(Ending::new(Signal::Terminate, after(grace)));
+                ending = Some(Ending::new(Signal::Terminate, Instant::now() + grace, LAST));
             }
         }
         // What cannot be written for another reason is told in the end.
         if (out.is_unread() || err.is_unread()) && ending.is_none() {
             code = Some(128 + BROKEN_PIPE);
             asked = true;
-            ending = Some(Ending::new(Signal::Terminate, Instant::now()));
+            ending = Some(Ending::new(Signal::Terminate, Instant::now(), patience));
         }
         if let Some(signal) = ending.as_mut().and_then(Ending::due) {
             for process in &mut running {
@@ -222,11 +225,6 @@ pub(super) fn run(processes: Vec<Process>, grace: Duration, folder: Option<&Path
         asked = true;
     }
     Ok(Ended { code: code.unwrap_or(0), asked })
-}
-
-/// The end of a time that begins now; a day is as good as longer ones.
-fn after(time: Duration) -> Instant {
-    Instant::now() + time.min(Duration::from_hours(24))
 }
 
 /// The signal for whoever writes what nobody reads, which Rust's programs ignore.
