@@ -131,7 +131,8 @@ pub fn save_run<M: ModuleParameters>(
 /// anew of what these stand for. [`Training::restore_model`] gives the model its leaves, [`Training::restore_optimizer`] the
 /// optimizer its state. An array that differed between ranks goes to the rank of the same number. On another number of ranks, ranks
 /// that are new get random states of their own, and leaves of the model that differed, such as the statistics of batches, are those
-/// of the first rank, with a warning.
+/// of the first rank, with a warning. Ranks that compute one result, since they have parts of one [`Sharded`](crate::Sharded) weight,
+/// have the random state of the first of them where the model was split otherwise.
 ///
 /// # Errors
 ///

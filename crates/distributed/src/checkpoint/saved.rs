@@ -69,6 +69,15 @@ struct Known<'l> {
     by_key: Named<'l>,
 }
 
+impl Known<'_> {
+    /// The first of the ranks that compute one result with this one, since they have parts of the same layers.
+    fn first_beside(&self, place: Place) -> usize {
+        let split = self.leaves.iter().filter(|leaf| !matches!(leaf.layout, Layout::Whole | Layout::Flat));
+        let first = |leaf: &Leaf| leaf.ranks.iter().flatten().copied().min().unwrap_or(0);
+        split.map(first).min().unwrap_or(place.rank)
+    }
+}
+
 struct Saved {
     /// The index as a file.
     tensors: Tensors,
@@ -144,16 +153,8 @@ impl Saved {
             return Err(self.tensors.wrong(Some(key), reason, "begin with a new state, or load it with that one"));
         }
         let Some((leaf, slot)) = known.by_key.leaf_of(key).filter(|_| belongs) else {
-            // Of one rank nobody can tell whether others would have drawn for themselves: they do unless they compute one result.
-            let is_own = match entry.layout {
-                Layout::Own => true,
-                _ => {
-                    self.index.size == 1
-                        && known.leaves.iter().all(|leaf| matches!(leaf.layout, Layout::Whole | Layout::Flat))
-                }
-            };
-            if state == RANDOM && is_own && place.size != self.index.size {
-                return Ok((key.to_owned(), self.random(&name, entry, place)?));
+            if state == RANDOM {
+                return Ok((key.to_owned(), self.random(&name, entry, known, place)?));
             }
             let layout = if entry.layout == Layout::Own { Layout::Own } else { Layout::Whole };
             return Ok((key.to_owned(), self.part(&name, entry, layout, None, place)?));
@@ -217,15 +218,25 @@ impl Saved {
         (lost && entry.layout == Layout::Whole && entry.shape.iter().any(|&extent| extent != 1)).then_some(leaf)
     }
 
-    /// The random state of a rank where the run was saved on another number of ranks: that of the rank of its number, and a new one
-    /// where there was none.
-    fn random(&self, tensor: &str, entry: &Entry, place: Place) -> Result<Array> {
-        if place.rank < self.index.size {
-            return self.get(place.rank, tensor, &entry.shape);
+    /// The random state of a rank. Where the model lies otherwise than it did, it is that of the first of the ranks that compute one
+    /// result together, by the number of that one, and a new one where there was none.
+    fn random(&self, tensor: &str, entry: &Entry, known: &Known<'_>, place: Place) -> Result<Array> {
+        // Of one rank nobody can tell whether others would have drawn for themselves: they do unless they compute one result.
+        if entry.layout != Layout::Own && self.index.size > 1 {
+            return self.get(entry.holder, tensor, &entry.shape);
+        }
+        let lies_as_it_did = |leaf: &Leaf| {
+            let (groups, ranks) = (self.entry(leaf).and_then(|entry| entry.groups.as_ref()), leaf.ranks.as_deref());
+            self.lies_alike(leaf, place) && groups.map(|groups| groups.nearest(ranks)) == ranks
+        };
+        let is_as_saved = place.size == self.index.size && known.leaves.iter().all(lies_as_it_did);
+        let rank = if is_as_saved { place.rank } else { known.first_beside(place) };
+        if rank < self.index.size {
+            return self.get(rank, tensor, &entry.shape);
         }
         let mut hasher = DefaultHasher::new();
         with_bytes(&self.get(0, tensor, &entry.shape)?, |bytes| hasher.write(bytes))?;
-        Ok(random::key(of_rank(hasher.finish(), place.rank))?)
+        Ok(random::key(of_rank(hasher.finish(), rank))?)
     }
 
     /// What a rank has of an array in a layout of its own, with a leaf where it is one or was kept of one.

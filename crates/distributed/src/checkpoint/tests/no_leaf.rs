@@ -1,5 +1,6 @@
 //! States that no leaf has, such as those of random numbers, or that differ between ranks.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use expect_test::expect;
@@ -12,8 +13,19 @@ use tacit_io::Training;
 use super::super::folder::Save;
 use super::super::moments::taken_apart;
 use super::super::saved::read;
-use super::{all_pieces, bits, folder, held, said, save_pieces, wholes, written};
-use crate::layout::{Layout, Place};
+use super::{
+    ALL, Over, all_pieces, all_pieces_over, bits, folder, held, held_over, said, save_pieces, wholes, written,
+};
+use crate::layout::{Layout, Leaf, Place};
+
+/// What a rank has of a model of which no two ranks compute one result.
+fn held_apart(place: Place) -> Result<Vec<Leaf>> {
+    let mut known = held(place)?.0;
+    for leaf in known.iter_mut().filter(|leaf| matches!(leaf.layout, Layout::Axis(_))) {
+        leaf.layout = Layout::Flat;
+    }
+    Ok(known)
+}
 
 #[test]
 fn what_differs_between_ranks_is_each_rank_s_own() -> Result<()> {
@@ -49,7 +61,7 @@ fn what_differs_between_ranks_is_each_rank_s_own() -> Result<()> {
     save_pieces(&folder, all_pieces(2, only_random)?)?;
     let keys = (0..3).map(|rank| {
         let place = Place { rank, size: 3 };
-        Ok(bits(&read(&folder, &held(place)?.0, place)?.0.states["random"]["key"]))
+        Ok(bits(&read(&folder, &held_apart(place)?, place)?.0.states["random"]["key"]))
     });
     let keys = keys.collect::<Result<Vec<_>>>()?;
     assert_eq!(keys[..2], [bits(&key(0)), bits(&key(1))]);
@@ -127,10 +139,7 @@ fn ranks_that_are_new_beside_one_draw_for_themselves() -> Result<()> {
     let keys = |are_split: bool| {
         let of_rank = |rank| {
             let place = Place { rank, size: 3 };
-            let mut known = held(place)?.0;
-            for leaf in known.iter_mut().filter(|leaf| !are_split && matches!(leaf.layout, Layout::Axis(_))) {
-                leaf.layout = Layout::Flat;
-            }
+            let known = if are_split { held(place)?.0 } else { held_apart(place)? };
             Ok(bits(&read(&folder, &known, place)?.0.states["random"]["key"]))
         };
         (0..3).map(of_rank).collect::<Result<Vec<_>>>()
@@ -140,6 +149,50 @@ fn ranks_that_are_new_beside_one_draw_for_themselves() -> Result<()> {
     assert!(apart[1] != apart[0] && apart[2] != apart[0] && apart[1] != apart[2]);
     // Ranks with parts of one layer compute one result.
     assert_eq!(keys(true)?, vec![bits(&key); 3]);
+    fs::remove_dir_all(&folder).expect("removes");
+    Ok(())
+}
+
+/// Pairs that have the parts of layers: each has a batch of its own.
+const PAIRS: Over = |key, Place { rank, .. }| match key {
+    "rows.weight" | "columns" => Some(vec![rank / 2 * 2, rank / 2 * 2 + 1]),
+    _ => None,
+};
+
+/// Other pairs of four ranks.
+const ACROSS: Over = |key, Place { rank, .. }| match key {
+    "rows.weight" | "columns" => Some(vec![rank % 2, rank % 2 + 2]),
+    _ => None,
+};
+
+#[test]
+fn ranks_that_compute_one_result_draw_alike_however_many_there_are() -> Result<()> {
+    let folder = folder("pairs");
+    let key = |pair: usize| random::key(pair as u64 + 40).expect("a key");
+    let with_random = |place: Place, run: &mut Training| {
+        run.states.insert("random".to_owned(), Arrays::from([("key".to_owned(), key(place.rank / 2))]));
+        Ok(())
+    };
+    save_pieces(&folder, all_pieces_over(4, PAIRS, with_random)?)?;
+    let keys = |size: usize, over: Over| {
+        let of_rank = |rank| {
+            let place = Place { rank, size };
+            Ok(bits(&read(&folder, &held_over(place, over)?.0, place)?.0.states["random"]["key"]))
+        };
+        (0..size).map(of_rank).collect::<Result<Vec<_>>>()
+    };
+    let own = [0, 0, 1, 1].map(|pair| bits(&key(pair)));
+    assert_eq!(keys(4, PAIRS)?, own);
+    // Each new pair has a state of its own, which is that of both.
+    let found = keys(8, PAIRS)?;
+    assert_eq!(found[..4], own);
+    assert!(found.chunks(2).all(|pair| pair[0] == pair[1]));
+    assert_eq!(found.into_iter().collect::<BTreeSet<_>>().len(), 4);
+    // Other ranks that compute one result now did not before.
+    let found = keys(4, ACROSS)?;
+    assert!(found[0] == found[2] && found[1] == found[3]);
+    assert_eq!(keys(4, ALL)?, vec![bits(&key(0)); 4]);
+    assert_eq!(keys(2, ALL)?, vec![bits(&key(0)); 2]);
     fs::remove_dir_all(&folder).expect("removes");
     Ok(())
 }
