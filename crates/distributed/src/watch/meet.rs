@@ -1,7 +1,7 @@
 //! Where the ranks of a group meet for their side connections.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::path::Path;
 
 use tacit_bridge::ports;
@@ -85,7 +85,7 @@ fn wrong(file: &Path, reason: String) -> Error {
 pub(super) fn listen(place: &str) -> io::Result<TcpListener> {
     let mut failed = None;
     for address in resolve(place)? {
-        match ports::listen(address) {
+        match ports::listen(reachable(place, address)) {
             Ok(listener) => return Ok(listener),
             Err(error) => failed = Some((error, address.port())),
         }
@@ -97,6 +97,14 @@ pub(super) fn listen(place: &str) -> io::Result<TcpListener> {
         Some((error, _)) => Err(error),
         None => Err(io::ErrorKind::AddrNotAvailable.into()),
     }
+}
+
+/// The address of `place`, or every address where that is one of the loopback, which many systems give a machine's own name: the
+/// other machines know the name by another one.
+fn reachable(place: &str, address: SocketAddr) -> SocketAddr {
+    let host = place.rsplit_once(':').map_or(place, |(host, _)| host);
+    let is_meant = host == "localhost" || host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+    if address.ip().is_loopback() && !is_meant { (Ipv4Addr::UNSPECIFIED, address.port()).into() } else { address }
 }
 
 pub(super) fn resolve(place: &str) -> io::Result<Vec<SocketAddr>> {
@@ -160,6 +168,8 @@ fn outward() -> Option<Ipv4Addr> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
     use expect_test::expect;
 
     use super::*;
@@ -187,6 +197,19 @@ mod tests {
             help: write a list with a list of `ip:port` for each rank, as MLX's ring reads it"]]
         .assert_eq(&said.join("\n").replace(file.to_str().expect("text"), "FILE"));
         drop(std::fs::remove_file(&file));
+    }
+
+    #[test]
+    fn the_name_of_a_machine_is_an_address_that_others_reach() {
+        let local: [SocketAddr; 2] = [(Ipv4Addr::new(127, 0, 1, 1), 7300).into(), (Ipv6Addr::LOCALHOST, 7300).into()];
+        for address in local {
+            assert_eq!(reachable("node7:7300", address).to_string(), "0.0.0.0:7300");
+            for place in ["localhost:7300", "127.0.1.1:7300", "[::1]:7300"] {
+                assert_eq!(reachable(place, address), address);
+            }
+        }
+        let outer: SocketAddr = (Ipv4Addr::new(10, 0, 0, 7), 7300).into();
+        assert_eq!(reachable("node7:7300", outer), outer);
     }
 
     #[test]
