@@ -175,6 +175,9 @@ class Collective : public Primitive {
 
   static Shape shape_of(const Group& group, Op op, Shape shape) {
     auto size = group.size();
+    if (op != Op::enter) {
+      group.check_count(shape);
+    }
     if (op == Op::gather || op == Op::gather_parts || op == Op::scatter) {
       if (shape.empty()) {
         throw std::invalid_argument("parts are joined along the first axis, and a scalar has none");
@@ -203,6 +206,7 @@ class Collective : public Primitive {
   }
 
   static array receive(const std::shared_ptr<Group>& group, int peer, Shape shape, Dtype dtype) {
+    group->check_count(shape);
     auto primitive = std::make_shared<Collective>(group, group->stream(), Op::recv, peer, shape, dtype);
     return array(std::move(shape), dtype, std::move(primitive), {});
   }

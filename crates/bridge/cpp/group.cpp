@@ -7,6 +7,7 @@
 #include <cstring>
 #include <future>
 #include <iterator>
+#include <limits>
 #include <stdexcept>
 
 #include "collective.h"
@@ -128,6 +129,19 @@ Group::~Group() {
     keep(group_);
   }
   table_.release(watcher_);
+}
+
+void Group::check_count(const Shape& shape) const {
+  // MLX tells MPI by an `int`. Of a larger number it would pass on the low bits, and most of the result would be left unwritten.
+  constexpr size_t most = std::numeric_limits<int>::max();
+  size_t size = 1;
+  for (auto extent : shape) {
+    size *= static_cast<size_t>(extent);
+  }
+  if (engine_ == "mpi" && size > most) {
+    throw std::invalid_argument(
+        "MPI takes at most " + std::to_string(most) + " elements at once, not " + std::to_string(size));
+  }
 }
 
 array Group::entered(const array& x, const std::function<array()>& make) {

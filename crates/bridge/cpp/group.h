@@ -123,6 +123,9 @@ class Group {
     std::chrono::steady_clock::time_point since;
   };
 
+  // Throws where the engine cannot be told how many elements of this shape there are.
+  void check_count(const Shape& shape) const;
+
   // Waits until no other thread runs a collective of the lane, which takes no longer than the watcher lets that one wait. Held
   // through `begin` and `run`.
   std::unique_lock<std::mutex> turn() const {

@@ -164,7 +164,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// MLX has no memory left.
+    /// MLX has no memory left, or MPI carries it and `x` has more than 2147483647 elements.
     pub fn all_sum(&self, x: &Array) -> Result<Array> {
         self.collective(Op::Sum, x)
     }

@@ -3,7 +3,7 @@
 use mlx_rs::{Array, ops};
 use tacit_arrays::Nf4Array;
 use tacit_core::{Policy, Result, Value, implicit};
-use tacit_distributed::{Group, Sharded};
+use tacit_distributed::{Backend, Group, Sharded};
 
 use crate::case::Case;
 use crate::checkpoints::normal;
@@ -21,6 +21,13 @@ fn refused_by_words(group: &Group) -> Result<()> {
     let message = message + "\nhelp: give parts that have at most 2147483647 elements along it together";
     assert_eq!(group.all_gather(&long, 0).expect_err("no axis is so long").to_string(), message);
     assert_eq!(group.gather_parts(&long).expect_err("no axis is so long").to_string(), message);
+    if group.backend() == Backend::Mpi {
+        let (many, next) = (ops::broadcast_to(Array::from_f32(1.0), &[1 << 16, 1 << 15])?, (rank + 1) % size);
+        for result in [group.all_sum(&many), group.send(&many, next), group.recv(many.shape(), many.dtype(), next)] {
+            let error = result.expect_err("are more than it counts").to_string();
+            assert!(error.contains("MPI takes at most 2147483647 elements at once, not 2147483648"), "{error}");
+        }
+    }
     Ok(())
 }
 
