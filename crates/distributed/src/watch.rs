@@ -23,7 +23,6 @@ mod rounds;
 mod shared;
 mod verdict;
 
-use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -60,8 +59,7 @@ impl Watch {
         };
         let joined = if rank_info.rank == 0 {
             let listener = meet::listen(place).map_err(unknown)?;
-            let address = listener.local_addr().map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip());
-            join::host(&listener, address, rank_info, job, &mut deadline)
+            join::host(&listener, rank_info, job, &mut deadline)
         } else {
             join::come(&meet::resolve(place).map_err(unknown)?, rank_info, job, &mut deadline)
         };
@@ -80,10 +78,7 @@ impl Watch {
             announce(listening.as_ref().map_or([0; ANNOUNCEMENT], |(announced, _)| announced.bytes()))?;
             let mut deadline = Deadline::after(limits.join);
             match listening {
-                Ok((announced, listener)) => {
-                    let address = announced.addresses().first().map_or(Ipv4Addr::LOCALHOST.into(), SocketAddr::ip);
-                    join::host(&listener, address, rank_info, announced.token, &mut deadline)
-                }
+                Ok((announced, listener)) => join::host(&listener, rank_info, announced.token, &mut deadline),
                 Err(error) => Err(NotJoined { reason: error.to_string(), kind: Failing::System }),
             }
         } else {

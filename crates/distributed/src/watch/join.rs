@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::frame::{Failing, Frame, NotJoined};
 use super::link::{Closed, Link};
+use super::meet;
 use super::rank_info::RankInfo;
 use crate::named::named;
 use crate::pauses::{self, Deadline};
@@ -32,7 +33,6 @@ pub(super) struct Joined {
 /// Rank 0: waits for the others. `token` is the job's number, 0 where it has none.
 pub(super) fn host(
     listener: &TcpListener,
-    address: IpAddr,
     rank_info: RankInfo,
     token: u64,
     deadline: &mut Deadline,
@@ -57,7 +57,7 @@ pub(super) fn host(
         let links = &mut hall.links;
         let missing: Vec<usize> = (1..rank_info.size).filter(|rank| !links.contains_key(rank)).collect();
         if missing.is_empty() {
-            let here = place(address, std::process::id());
+            let here = place(meet::address_of(listener), std::process::id());
             let others = links.values().map(|link| place(link.address.ip(), link.process));
             let addresses: Vec<String> = std::iter::once(here).chain(others).collect();
             let begin = Frame::Begin { addresses: addresses.clone() };

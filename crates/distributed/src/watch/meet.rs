@@ -107,6 +107,12 @@ fn reachable(place: &str, address: SocketAddr) -> SocketAddr {
     if address.ip().is_loopback() && !is_meant { (Ipv4Addr::UNSPECIFIED, address.port()).into() } else { address }
 }
 
+/// The address at which the others reach who listens.
+pub(super) fn address_of(listener: &TcpListener) -> IpAddr {
+    let own = listener.local_addr().map(|address| address.ip()).ok().filter(|address| !address.is_unspecified());
+    own.or_else(|| outward().map(IpAddr::from)).unwrap_or(Ipv4Addr::LOCALHOST.into())
+}
+
 pub(super) fn resolve(place: &str) -> io::Result<Vec<SocketAddr>> {
     place.to_socket_addrs().map(Iterator::collect)
 }
@@ -210,6 +216,8 @@ mod tests {
         }
         let outer: SocketAddr = (Ipv4Addr::new(10, 0, 0, 7), 7300).into();
         assert_eq!(reachable("node7:7300", outer), outer);
+        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a free port");
+        assert!(!address_of(&listener).is_unspecified());
     }
 
     #[test]
