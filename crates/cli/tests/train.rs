@@ -150,7 +150,7 @@ fn an_adapter_of_the_embedding_is_that_of_a_tied_head_too() {
         folder.json(&[&layers[..], &FAST].concat(), library);
         folder.perplexity(&model(), &["--lora", library])
     });
-    assert!((of_peft / of_mlx - 1.0).abs() < 1e-4, "{of_peft} and {of_mlx}");
+    assert!((of_peft / of_mlx - 1.0).abs() < 1e-6, "{of_peft} and {of_mlx}");
     let config = fs::read(folder.at("peft/adapter_config.json")).expect("reads");
     let config: serde_json::Value = serde_json::from_slice(&config).expect("json");
     assert_eq!(config["ensure_weight_tying"], true, "{config}");
