@@ -160,9 +160,10 @@ fn show<'a, M: ModuleParameters>(
     let parameters = sorted(module);
     let keys: Vec<&str> = parameters.iter().map(|(key, _)| &**key).collect();
     visitor.node(&Node { template, ..Node::new(kind, Labels::Keys(&keys)) });
-    let trainable = (module.any_frozen() == Some(true)).then(|| module.trainable_parameters().flatten());
+    // Not asked by `any_frozen`: to mlx-rs a layer within is frozen only where all of it is.
+    let trainable = module.trainable_parameters().flatten();
     for (path, array) in parameters {
-        let frozen = is_statistic(&path) || trainable.as_ref().is_some_and(|known| !known.contains_key(&path));
+        let frozen = is_statistic(&path) || !trainable.contains_key(&path);
         if frozen { visitor.frozen(array) } else { visitor.array(array) }
     }
 }

@@ -96,6 +96,16 @@ fn nested_modules_are_leaves_by_path() {
     assert_eq!((parameters, def.leaves()), (4, 2));
 }
 
+#[test]
+fn a_module_of_which_a_part_is_frozen_has_that_part_frozen() {
+    let [mut first, mut second] = [(); 2].map(|()| (*linear()).clone());
+    first.freeze_parameters(true);
+    second.bias.freeze(true);
+    let def = def(&Module::in_place(nn::Sequential::new().append(first).append(second)));
+    assert_eq!(paths(&def), ["layers.0.bias", "layers.0.weight", "layers.1.bias", "layers.1.weight"]);
+    assert_eq!(def.frozen(), [true, true, true, false]);
+}
+
 fn sgd() -> Stateful<Sgd> {
     Stateful(SgdBuilder::new(0.5).momentum(0.5).build().expect("builds"))
 }
