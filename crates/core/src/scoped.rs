@@ -147,6 +147,7 @@ impl<T> Drop for ScopeGuard<T> {
     fn drop(&mut self) {
         let _ = self.thread;
         // A guard in the place of another, as in `guard = policy.scope()`, is there before that one goes.
-        self.stack.with_borrow_mut(|stack| stack.retain(|(number, _)| *number != self.number));
+        // A thread that ends may be without its stack already.
+        let _ = self.stack.try_with(|stack| stack.borrow_mut().retain(|(number, _)| *number != self.number));
     }
 }

@@ -1,5 +1,6 @@
 //! What happens when a call needs an array materialized, and where that is set.
 
+use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -7,8 +8,8 @@ use std::sync::Arc;
 use mlx_rs::Array;
 use tacit::kernel::{Fallback, permit_dense};
 use tacit::{
-    Aval, Counters, Error, ImplicitArray, Materialize, POLICY_VARIABLE, Policy, Registry, Result, Value, compile,
-    implicit,
+    Aval, Counters, Error, ImplicitArray, Materialize, POLICY_VARIABLE, Policy, PolicyGuard, Registry, Result, Value,
+    compile, implicit,
 };
 
 use crate::environment;
@@ -294,4 +295,15 @@ fn a_trace_under_a_guard_is_not_found_again_without_it() {
     }
     assert_eq!(f.stats().traces, 2);
     assert_eq!(f.stats().retraces().collect::<Vec<_>>(), ["policy Warn, the types' -> a guard's"]);
+}
+
+#[test]
+fn a_guard_may_be_kept_until_its_thread_ends() {
+    thread_local! {
+        static KEPT: RefCell<Option<PolicyGuard>> = const { RefCell::new(None) };
+    }
+    // The guard is dropped last: what was first used after `KEPT` goes before it.
+    std::thread::spawn(|| KEPT.with_borrow_mut(|kept| *kept = Some(Policy::Deny.scope())))
+        .join()
+        .expect("the thread ends");
 }
