@@ -16,6 +16,9 @@ pub(crate) const INDEX: &str = ".safetensors.index.json";
 /// How the name of a file of tensors ends.
 pub(crate) const TENSORS: &str = ".safetensors";
 
+/// The folder of Hugging Face's cache in which the content of files is.
+const BLOBS: &str = "blobs";
+
 pub(crate) struct Files {
     /// The file or the index that was opened.
     pub(crate) path: PathBuf,
@@ -96,9 +99,12 @@ fn within(folder: &Path, name: &str, current: &Current) -> Result<PathBuf, Strin
     let real = |path: &Path| fs::canonicalize(path).map_err(|error| format!("its file {name:?} is not there: {error}"));
     let (target, folder) =
         (real(&current.path(&file))?, real(if folder.as_os_str().is_empty() { Path::new(".") } else { folder })?);
-    // The files of a snapshot in Hugging Face's cache really are in `blobs`, beside `snapshots`.
-    let cache = folder.parent().filter(|parent| parent.ends_with("snapshots")).and_then(Path::parent);
-    if target.starts_with(&folder) || cache.is_some_and(|cache| target.starts_with(cache.join("blobs"))) {
+    // The files of a snapshot in Hugging Face's cache really are in `blobs`, beside `snapshots`, or in those that all models share.
+    let model = folder.ancestors().skip(1).find(|above| above.ends_with("snapshots")).and_then(Path::parent);
+    let shared = model.and_then(Path::parent).map(|cache| cache.join(BLOBS));
+    let shared = shared.filter(|blobs| blobs.join(".huggingface-shared-blobs").is_file());
+    let mut blobs = model.map(|model| model.join(BLOBS)).into_iter().chain(shared);
+    if target.starts_with(&folder) || blobs.any(|blobs| target.starts_with(blobs)) {
         Ok(file)
     } else {
         Err(format!("its file {name:?} is a link out of the folder of the index"))

@@ -245,6 +245,31 @@ fn a_snapshot_of_the_hub_cache_links_to_its_blobs() {
     assert_eq!(Tensors::open(&snapshot).expect("opens").names().collect::<Vec<_>>(), ["w"]);
 }
 
+/// As Hugging Face's library has it since 2026, where two models have the same file.
+#[test]
+fn a_part_of_a_snapshot_links_to_blobs_that_all_models_share() {
+    let folder = Scratch::new();
+    let part = folder.join("model/snapshots/1/part");
+    for place in ["model/snapshots/1/part", "model/blobs", "blobs/00"] {
+        fs::create_dir_all(folder.join(place)).expect("makes folders");
+    }
+    folder.file("model/blobs/1", tensor("U8", "[4]", "[0,4]", 4));
+    folder.file("blobs/00/2", file(r#"{"v":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}"#, 2));
+    symlink("../../blobs/00/2", folder.join("model/blobs/2")).expect("links");
+    let index = |map: &str| fs::write(part.join("model.safetensors.index.json"), map).expect("writes");
+    for number in [1, 2] {
+        let name = format!("{number}.safetensors");
+        symlink(format!("../../../blobs/{number}"), part.join(name)).expect("links");
+    }
+    index(r#"{"weight_map":{"w":"1.safetensors"}}"#);
+    Tensors::open(&part).expect("opens");
+    index(r#"{"weight_map":{"w":"1.safetensors","v":"2.safetensors"}}"#);
+    let error = Tensors::open(&part).expect_err("the folder is not marked as one of blobs");
+    assert!(error.to_string().contains("is a link out of the folder of the index"), "{error}");
+    folder.file("blobs/.huggingface-shared-blobs", "1\n");
+    assert_eq!(Tensors::open(&part).expect("opens").names().collect::<Vec<_>>(), ["v", "w"]);
+}
+
 /// A file with a bit of everything.
 static SOUND: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let folder = Scratch::new();
