@@ -49,6 +49,9 @@ pub(super) const END_OF_TURN: &str = "tokenizer.ggml.eot_token_id";
 pub(super) const END_OF_MESSAGE: &str = "tokenizer.ggml.eom_token_id";
 pub(super) const TEMPLATE: &str = "tokenizer.chat_template";
 
+/// Tokens of a Phi-3 behind which llama.cpp keeps spaces.
+const SPACED_BEHIND: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
+
 const HELP: &str = "convert the model again, or take the tokenizer of its folder";
 
 /// The space of a vocabulary of `SentencePiece`.
@@ -103,7 +106,7 @@ impl Gguf {
             ("version", text("1.0")),
             ("truncation", Json::Null),
             ("padding", Json::Null),
-            ("added_tokens", vocabulary.added()),
+            ("added_tokens", vocabulary.added(self.strips_behind())),
             ("normalizer", kind.normalizer),
             ("pre_tokenizer", kind.pre_tokenizer),
             ("post_processor", around),
@@ -298,6 +301,13 @@ impl Gguf {
         })
     }
 
+    /// Whether spaces behind tokens are left out: no key says it, and llama.cpp knows a Phi-3 by its name.
+    fn strips_behind(&self) -> bool {
+        let Ok(GgufValue::Text(name)) = self.metadata("general.name") else { return false };
+        let name = name.to_ascii_lowercase();
+        ["phi-3", "phi3"].iter().any(|known| name.contains(known))
+    }
+
     /// The tokens that are put before and behind a text.
     fn around(&self, vocabulary: &Vocabulary, kind: &Kind) -> Result<Json> {
         let sides = [(BEGIN, "bos", kind.begin, kind.begins), (END, "eos", kind.end, false)];
@@ -359,17 +369,18 @@ impl Vocabulary {
         Json::Object(self.tokens.iter().enumerate().map(|(id, token)| (token.clone(), integer(id))).collect())
     }
 
-    /// The tokens that are looked for in a text before it is split.
-    fn added(&self) -> Json {
+    /// The tokens that are looked for in a text before it is split, with the spaces behind them where these are left out.
+    fn added(&self, strips: bool) -> Json {
         let added = self.tokens.iter().enumerate().filter_map(|(id, token)| {
             let special = match self.kind(id) {
                 kind::UNKNOWN | kind::CONTROL => true,
                 kind::USER_DEFINED => false,
                 _ => return None,
             };
-            let flags = ["single_word", "lstrip", "rstrip", "normalized"].map(|flag| (flag, Json::Bool(false)));
+            let strips = strips && !SPACED_BEHIND.contains(&token.as_str());
+            let flags = [("single_word", false), ("lstrip", false), ("rstrip", strips), ("normalized", false)];
             let fields = [("id", integer(id)), ("content", text(token)), ("special", Json::Bool(special))];
-            Some(object(fields.into_iter().chain(flags)))
+            Some(object(fields.into_iter().chain(flags.map(|(flag, value)| (flag, Json::Bool(value))))))
         });
         Json::List(added.collect())
     }

@@ -8,10 +8,11 @@ use std::time::Duration;
 use expect_test::expect;
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Policy, Value, implicit};
+use tacit_io::json::Json;
 use tacit_io::{Gguf, GgufValue, Library, Tensors, load, save};
 use tacit_nn::Parameters;
 
-use crate::gguf_malformed::Maker;
+use crate::gguf_malformed::{Maker, list, text};
 use crate::golden::{dense, golden};
 use crate::scratch::Scratch;
 
@@ -230,6 +231,27 @@ fn what_was_read_is_saved_and_loaded() {
         assert!(old.aux_eq(&**new), "{name}");
         assert_equal(&dense(&loaded[name]), &dense(value), name);
     }
+}
+
+/// As in llama.cpp, which knows such a model by its name.
+#[test]
+fn spaces_behind_the_tokens_of_a_phi_3_are_left_out() {
+    let folder = Scratch::new();
+    let stripped = |name: &str| {
+        let types = [3_u32, 3, 1].map(|kind| kind.to_le_bytes().to_vec());
+        let made = Maker::default()
+            .value("general.name", 8, &text(name))
+            .value("tokenizer.ggml.model", 8, &text("llama"))
+            .value("tokenizer.ggml.tokens", 9, &list(8, &["<s>", "<|user|>", "hi"].map(text)))
+            .value("tokenizer.ggml.scores", 9, &list(6, &types))
+            .value("tokenizer.ggml.token_type", 9, &list(5, &types));
+        let file = Gguf::open(folder.file("model.gguf", made.bytes())).expect("opens");
+        let tokenizer = file.tokenizer().expect("reads");
+        let Some(Json::List(added)) = tokenizer.get("added_tokens") else { panic!("no list") };
+        added.iter().map(|token| token.get("rstrip").and_then(Json::flag)).collect::<Vec<_>>()
+    };
+    assert_eq!(stripped("Phi3 Mini"), [Some(false), Some(true)]);
+    assert_eq!(stripped("Phi 3 Mini"), [Some(false), Some(false)]);
 }
 
 /// Nobody writes to it.

@@ -20,6 +20,10 @@ pub(crate) fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
 }
 
+pub(crate) fn list(kind: u32, items: &[Vec<u8>]) -> Vec<u8> {
+    [&kind.to_le_bytes()[..], &(items.len() as u64).to_le_bytes(), &items.concat()].concat()
+}
+
 impl Maker {
     pub(crate) fn value(mut self, key: &str, kind: u32, value: &[u8]) -> Self {
         self.metadata.push([&text(key), &kind.to_le_bytes()[..], value].concat());
@@ -230,9 +234,6 @@ fn what_is_wrong_with_the_metadata_is_named() {
 
 #[test]
 fn what_is_wrong_with_a_tokenizer_is_named() {
-    let list = |kind: u32, items: &[Vec<u8>]| {
-        [&kind.to_le_bytes()[..], &(items.len() as u64).to_le_bytes(), &items.concat()].concat()
-    };
     let spm = || {
         tiny()
             .value("tokenizer.ggml.model", 8, &text("llama"))
