@@ -289,6 +289,17 @@ fn parameters_that_are_not_the_decoders_are_named() -> tacit::Result<()> {
     Ok(())
 }
 
+/// As programs of GPTQ store one for each layer.
+#[test]
+fn biases_of_zeros_that_a_decoder_does_not_have_are_left_out() -> tacit::Result<()> {
+    let path = "model.layers.1.mlp.up_proj.bias";
+    let copied = copied("float/qwen3", |parameters| {
+        parameters.insert(path.to_owned(), mlx_rs::ops::zeros::<f32>(&[32]).expect("zeros").into());
+    })?;
+    assert!(load(&copied)?.1.get(path).is_err());
+    Ok(())
+}
+
 /// As `tacit quantize` once made them.
 #[test]
 fn codes_in_place_of_a_filter_are_refused() -> tacit::Result<()> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use mlx_rs::{Array, Dtype};
+use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::Adapter;
 use tacit_core::{Aval, Error, Result, Value};
 use tacit_files::{Steady, current_if_there};
@@ -19,7 +19,7 @@ use crate::formats::Formats;
 ///
 /// The path is a GGUF file of llama.cpp, in which both are; a file of tensors beside its `config.json`; or a folder with either,
 /// as mlx-lm and Hugging Face write it. Parameters have the arrangement of mlx-lm: see [`layout`]. Where the embedding of a GGUF file
-/// is dense in half floats, its dense `F32` tensors take that dtype.
+/// is dense in half floats, its dense `F32` tensors take that dtype. Biases of zeros that the decoder does not have are left out.
 ///
 /// # Errors
 ///
@@ -104,7 +104,9 @@ fn built(mut config: Config, parameters: Parameters, source: &Source<'_>) -> Res
     parameters.retain(|path, _| !path.ends_with(".rotary_emb.inv_freq"));
     check_layers(source.config, &config, &parameters)?;
     let mut model = Model::new(Decoder::new(&config)?)?;
-    check(source.tensors, &model.avals(), &parameters)?;
+    let own = model.avals();
+    drop_zero_biases(&own, &mut parameters)?;
+    check(source.tensors, &own, &parameters)?;
     model.assign(parameters, Missing::Refuse)?;
     Ok((config, model))
 }
@@ -121,6 +123,20 @@ fn check_layers(file: &Path, config: &Config, parameters: &Parameters) -> Result
         let reason = format!("it is {}, and there are tensors of {found} layers", config.layers.len());
         let help = "fetch the configuration and the tensors again, together";
         return Err(Error::checkpoint(file, Some("num_hidden_layers"), reason, help));
+    }
+    Ok(())
+}
+
+/// Removes biases of nothing but zeros that the decoder does not have: programs of GPTQ store one for each layer.
+fn drop_zero_biases(own: &BTreeMap<String, Aval>, parameters: &mut Parameters) -> Result<()> {
+    let is_foreign = |path: &&String| path.ends_with(".bias") && !own.contains_key(*path);
+    let foreign: Vec<String> = parameters.keys().filter(is_foreign).cloned().collect();
+    for path in foreign {
+        if let Some(bias) = parameters.get(&path).and_then(Value::as_dense)
+            && bias.eq_exact(ops::zeros_like(bias)?)?
+        {
+            parameters.remove(&path);
+        }
     }
     Ok(())
 }
