@@ -65,7 +65,7 @@ pub use distance::Distance;
 pub use gguf::{Gguf, GgufType, GgufValue};
 pub use kind::FileKind;
 pub use model_file::ModelFile;
-pub use model_folder::{Library, ModelFolder};
+pub use model_folder::{Library, ModelFolder, chat_template};
 pub use positions::positions_once;
 pub use progress::{Progress, progress_bar};
 pub use read::{Content, contents, read};

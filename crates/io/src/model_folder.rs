@@ -218,7 +218,7 @@ impl ModelFolder {
                 Err(Error::checkpoint(&self.folder.join(name), None, reason, help))
             });
         };
-        let template_of = |json: &Json| Some(json.get("chat_template")?.text()?.to_owned());
+        let template_of = |json: &Json| chat_template(json).map(str::to_owned);
         let template = text("chat_template.jinja").map(Cow::into_owned);
         let template =
             template.or(json("chat_template.json")?.as_ref().and_then(template_of)).or_else(|| template_of(&config));
@@ -274,6 +274,24 @@ impl ModelFolder {
             }
         }
     }
+}
+
+/// The template of chats that a `tokenizer_config.json` has: of several with names the one that is called the default.
+///
+/// ```
+/// use tacit_io::{chat_template, json::Json};
+///
+/// let one = Json::parse(r#"{"chat_template": "{{ messages }}"}"#).unwrap();
+/// let named = r#"{"chat_template": [{"name": "tool_use", "template": ""}, {"name": "default", "template": "{{ messages }}"}]}"#;
+/// assert_eq!(chat_template(&one), chat_template(&Json::parse(named).unwrap()));
+/// assert_eq!(chat_template(&one), Some("{{ messages }}"));
+/// ```
+#[must_use]
+pub fn chat_template(config: &Json) -> Option<&str> {
+    let template = config.get("chat_template")?;
+    let Json::List(named) = template else { return template.text() };
+    let is_default = |one: &&Json| one.get("name").and_then(Json::text) == Some("default");
+    named.iter().find(is_default)?.get("template")?.text()
 }
 
 /// The configuration, which says that the head is the embedding where these parameters have no head.

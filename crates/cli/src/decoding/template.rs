@@ -13,7 +13,7 @@ use minijinja::{Environment, ErrorKind, State, Value, context};
 use serde::{Deserialize, Serialize};
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use tacit_core::{Error, Result};
-use tacit_io::json::Json;
+use tacit_io::chat_template;
 
 use super::source::{Source, token_of};
 
@@ -66,9 +66,7 @@ impl Template {
             let source = fs::read_to_string(&file).map_err(Error::file("read", &file))?;
             (file, source)
         } else {
-            let source = json
-                .get("chat_template")
-                .and_then(template)
+            let source = chat_template(&json)
                 .ok_or_else(|| Error::checkpoint(&config, Some("chat_template"), "there is no template", otherwise))?;
             (config, source.to_owned())
         };
@@ -199,13 +197,6 @@ fn without_generation(source: &str) -> String {
         rest = behind;
     }
     text + rest
-}
-
-/// The template, or the one that is called the default.
-fn template(json: &Json) -> Option<&str> {
-    let Json::List(named) = json else { return json.text() };
-    let is_default = |one: &&Json| one.get("name").and_then(Json::text) == Some("default");
-    named.iter().find(is_default)?.get("template")?.text()
 }
 
 /// JSON as Python's `json.dumps` writes it, which transformers puts in the place of Jinja's own filter: no character is escaped

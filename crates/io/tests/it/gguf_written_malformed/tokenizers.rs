@@ -131,6 +131,17 @@ fn a_token_that_begins_texts_is_put_there() {
 }
 
 #[test]
+fn of_several_templates_the_default_is_that_of_the_file() {
+    let folder = folder(LLAMA);
+    let tokenizer = format!(r#"{{"model": {{"type": "BPE", "vocab": {{"a": 0}}, "merges": []}}, {BYTE_LEVEL}}}"#);
+    folder.file("tokenizer.json", tokenizer);
+    let named = r#"[{"name": "tool_use", "template": "b"}, {"name": "default", "template": "a"}]"#;
+    folder.file("tokenizer_config.json", format!(r#"{{"chat_template": {named}}}"#));
+    let made = written(&folder, &embedding(), None).expect("writes");
+    assert_eq!(made.metadata("tokenizer.chat_template").expect("is there"), GgufValue::Text("a".to_owned()));
+}
+
+#[test]
 fn filler_is_no_token_of_the_model() {
     let folder = folder(LLAMA);
     let tokenizer = format!(
