@@ -133,7 +133,8 @@ impl Template {
         messages: &[Message],
         f: impl FnOnce(&dyn Fn(usize, bool) -> Result<String>) -> Result<R>,
     ) -> Result<R> {
-        let source = without_generation(&self.source);
+        // Jinja makes all ends of lines one; those of Windows would be tokens of their own.
+        let source = without_generation(&self.source.replace("\r\n", "\n").replace('\r', "\n"));
         let mut environment = Environment::new();
         // As transformers sets it.
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
@@ -263,6 +264,13 @@ mod tests {
         let noted = "{% for m in messages %}a {%- generation -%} {{ m.content }}!{% endgeneration %}{% endfor %}";
         assert_eq!(rendered(noted), "ahi!");
         assert_eq!(rendered("{{ '{%' }} generation"), "{% generation");
+    }
+
+    #[test]
+    fn ends_of_lines_of_a_template_are_those_of_jinja() {
+        let template = parsed("{% for m in messages %}\r\n<{{ m.role }}>\r\n{{ m.content }}\r{% endfor %}\r\n");
+        let rendered = template.render(&[Message::new("user", "a\r\nb")]).expect("renders");
+        assert_eq!(rendered, "<user>\na\r\nb\n");
     }
 
     #[test]
