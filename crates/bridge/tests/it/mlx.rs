@@ -285,6 +285,8 @@ fn parts_of_what_goes_backwards_are_its_elements() -> Result<()> {
         ops::as_strided(&x, &[12], &[-1], 11)?,
         backwards()?.reshape(&[2, 6])?.t(),
         x.reshape(&[3, 4])?.try_index((.., (..).stride_by(-1)))?,
+        x.as_dtype(Dtype::Int32)?.try_index((..).stride_by(-1))?.floor()?,
+        x.as_dtype(Dtype::Uint32)?.try_index((..).stride_by(-1))?.abs()?,
         backwards()?,
         there,
     ];
