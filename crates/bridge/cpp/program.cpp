@@ -14,6 +14,7 @@
 #include "graph.h"
 #include "group.h"
 #include "pages.h"
+#include "params.h"
 #include "plan.h"
 #include "replay.h"
 #include "shapeless.h"
@@ -33,6 +34,36 @@ void copy_captured(std::vector<array>& outputs) {
   for (auto& output : outputs) {
     if (!output.is_tracer() && (output.has_primitive() || output.ndim() == 0)) {
       output = mlx::core::copy(output, mlx::core::default_stream(mlx::core::default_device()));
+    }
+  }
+}
+
+// Puts in rows what a function splits of its inputs: another call may give one that goes backwards, and MLX takes each part of that
+// for one number.
+void split_in_rows(const std::vector<array>& tracers, const std::vector<array>& outputs) {
+  auto inputs = ids_of(tracers);
+  std::vector<array> splits;
+  each_reached(outputs, tracers, [&](const array& node) {
+    if (made_by<mlx::core::Split>(node)) {
+      const auto* from = &node.inputs()[0];
+      // Every view has one operand.
+      while (from->has_primitive() && from->inputs().size() == 1) {
+        from = &from->inputs()[0];
+      }
+      if (inputs.contains(from->id())) {
+        splits.push_back(node);
+      }
+    }
+    return true;
+  });
+  for (auto& split : splits) {
+    // Another part of it may have been met before.
+    if (made_by<mlx::core::Contiguous>(split.inputs()[0])) {
+      continue;
+    }
+    auto rows = mlx::core::contiguous(split.inputs()[0], false, split.primitive().stream());
+    for (auto& part : split.outputs()) {
+      part.inputs()[0] = rows;
     }
   }
 }
@@ -212,6 +243,9 @@ class Program {
       program->capture(results_before(tracers, outputs));
       copy_captured(outputs);
       program->collective_ |= Group::any() && any_collective(tracers, outputs);
+      if (!any_tracer(program->inputs_)) {
+        split_in_rows(tracers, outputs);
+      }
       // There is nothing left for MLX to simplify then, and it would take long: by the product of the inputs and the users.
       if (std::any_of(outputs.begin(), outputs.end(), is_planned) && !any_tracer(program->inputs_)) {
         program->replay_ = std::make_unique<Replay>(tracers, outputs);
@@ -275,6 +309,7 @@ class Program {
     if (!matches(borrow(inputs_))) {
       traced_ = true;
       auto graph = trace(*function_, inputs_);
+      split_in_rows(graph.tracers, graph.outputs);
       replay_ = std::make_unique<Replay>(graph.tracers, graph.outputs);
     }
     return (*replay_)(inputs_);

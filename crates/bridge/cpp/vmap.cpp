@@ -191,6 +191,11 @@ void repeat_input(std::vector<array>& operands, std::vector<int>& axes, mlx::cor
   }
 }
 
+// The operand of a split may go backwards, and MLX takes each part of that for one number.
+void put_in_rows(std::vector<array>& operands, std::vector<int>&, mlx::core::Stream stream) {
+  operands[0] = mlx::core::contiguous(operands[0], false, stream);
+}
+
 // How the operands of a primitive are adjusted before its own rule sees them.
 Adjust adjustment(const array& node) {
   if (made_by<mlx::core::Scatter>(node) || made_by<mlx::core::View>(node) || made_by<mlx::core::ExpandDims>(node)) {
@@ -201,6 +206,9 @@ Adjust adjustment(const array& node) {
   }
   if (made_by<mlx::core::AddMM>(node)) {
     return repeat_factor;
+  }
+  if (made_by<mlx::core::Split>(node)) {
+    return put_in_rows;
   }
   return made_by<mlx::core::Convolution>(node) || made_by<mlx::core::Broadcast>(node) ? repeat_input : nullptr;
 }

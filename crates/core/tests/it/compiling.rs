@@ -6,8 +6,10 @@ use std::cell::Cell;
 
 use expect_test::expect;
 use mlx_rs::error::Exception;
+use mlx_rs::ops::indexing::{IntoStrideBy, TryIndexOp};
 use mlx_rs::{Array, Dtype, Stream, ops, random, transforms, with_stream};
 use tacit::compile::{CompileOptions, Constants};
+use tacit::pass::Passes;
 use tacit::{
     Aval, Error, ImplicitArray, Materialize, Policy, Result, Value, compile, compile_with, compile_with_state, implicit,
 };
@@ -415,4 +417,18 @@ fn a_shape_in_the_graph_is_an_error_that_names_the_node() {
     expect![[r#"
         f was compiled without shapes and cannot be: [Primitive::output_shapes] Pad cannot infer output shapes.
         help: let no extent go into the function, as in `flatten` for `reshape`, or compile it with `shapeless: false`"#]].assert_eq(&cut);
+}
+
+/// MLX takes each part of what goes backwards for its first number. Where passes run, they leave no split.
+#[test]
+fn parts_of_an_argument_that_goes_backwards_are_its_elements() -> Result<()> {
+    let x = row(&[1.0, 2.0, 3.0, 4.0]);
+    let backwards = x.try_index((.., (..).stride_by(-1)))?;
+    let options = CompileOptions { passes: Passes::Off, ..denied() };
+    let mut second = compile_with(options, |x: Array| x.split_equal(2, 1)?.swap_remove(1).negative());
+    for (x, expected) in [(&x, [-3f32, -4.0]), (&backwards, [-2.0, -1.0])] {
+        assert_eq!(second.call(x)?.dense()?.as_slice::<f32>(), expected);
+    }
+    assert_eq!(second.stats().traces, 1);
+    Ok(())
 }

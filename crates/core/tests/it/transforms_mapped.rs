@@ -40,6 +40,14 @@ fn results_have_the_axis_where_it_is_asked_for() {
     assert_eq!(vmap(0, -1, |x: Array| x.square()).call(x()).expect("runs").to_string(), "f32[2,3]");
 }
 
+/// MLX takes each part of what goes backwards for its first number.
+#[test]
+fn parts_of_examples_that_go_backwards_are_their_elements() {
+    let x = matrix(2, 4).try_index(((..).stride_by(-1), (..).stride_by(-1))).expect("a view");
+    let second = vmap(0, 0, |x: Array| x.split_equal(2, 0)?.swap_remove(1).negative()).call(x).expect("runs");
+    assert_eq!(of(&second), [-6.0, -5.0, -2.0, -1.0]);
+}
+
 #[test]
 fn a_mapped_function_keeps_the_vjp_of_its_own() {
     // The identity, whose gradient is cut at one; and a product with a shared argument.
