@@ -71,8 +71,9 @@ void split_in_rows(const std::vector<array>& tracers, const std::vector<array>& 
 #ifndef MLX_HAS_WHOLE_LITERALS
 // Whether a number is another one in the source of a kernel that MLX fuses, where it has seven digits.
 bool loses_digits(const array& value) {
+  // MLX waits for a number that is still computed as well.
   if (value.size() != 1 || value.dtype() != mlx::core::float32 || value.has_primitive() || value.is_tracer() ||
-      !value.is_available()) {
+      !has_readable_data(value)) {
     return false;
   }
   auto number = value.item<float>();
