@@ -275,8 +275,8 @@ impl Sampler {
             let changed = ops::select(known.any_axis(-1, true)?, changed, chosen)?;
             logits = logits.put_along_axis(&recent, changed, -1)?;
         }
-        // NaN is the largest of whatever it is among. A finite number less itself is 0, and any other NaN, which is not equal to
-        // itself: `is_finite` is eight nodes.
+        // NaN is the largest of whatever it is among. A finite number less itself is 0; infinity or NaN less itself is NaN, and NaN
+        // is not equal to itself. `is_finite` would be eight nodes.
         let largest = logits.max_axis(-1, true)?;
         let difference = largest.subtract(&largest)?;
         let valid = difference.eq(&difference)?;
