@@ -98,8 +98,8 @@ bool has_launch(const RustKernel& rust, const std::vector<array>& inputs, Backen
   return found;
 }
 
-// What a task keeps of an array that it reads or writes: MLX keeps the memory until it has run. A copy of the array would be two
-// objects in the heap, and a step of a decoder has hundreds.
+// What a task keeps of an array that it reads or writes: MLX, or a plan beside the task, keeps the memory until it has run. A copy of
+// the array would be two objects in the heap, and a step of a decoder has hundreds.
 struct Operand {
   Memory memory;
   int64_t offset;
