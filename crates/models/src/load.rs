@@ -129,7 +129,7 @@ fn check_layers(file: &Path, config: &Config, parameters: &Parameters) -> Result
 
 /// Removes biases of nothing but zeros that the decoder does not have: programs of GPTQ store one for each layer.
 fn drop_zero_biases(own: &BTreeMap<String, Aval>, parameters: &mut Parameters) -> Result<()> {
-    let is_foreign = |path: &&String| path.ends_with(".bias") && !own.contains_key(*path);
+    let is_foreign = |path: &&String| path.strip_suffix(".bias").is_some() && !own.contains_key(*path);
     let foreign: Vec<String> = parameters.keys().filter(is_foreign).cloned().collect();
     for path in foreign {
         if let Some(bias) = parameters.get(&path).and_then(Value::as_dense)
