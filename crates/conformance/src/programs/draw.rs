@@ -90,9 +90,6 @@ const OTHER: [Dtype; 14] = [
     Dtype::Complex64,
 ];
 
-/// Dtypes of indices and of other integers; those of rows fit in each.
-const INDEX: [Dtype; 6] = [Dtype::Int32, Dtype::Int32, Dtype::Int32, Dtype::Int64, Dtype::Uint32, Dtype::Uint8];
-
 /// Ops that read or write out of bounds in other shapes than their rows'.
 const REACH: [&str; 7] = ["as_strided", "conv", "nn::AvgPool", "nn::MaxPool", "pad[value]", "segmented", "try_index"];
 
@@ -162,7 +159,7 @@ pub(crate) fn draw(seed: u64, subjects: &[Subject]) -> Program {
         inputs.push(drawn_implicit(&mut rng, subjects, seed));
     }
     let most = if long { LONG } else { SMALL };
-    let around = drawn_around(&mut rng, &inputs, seed);
+    let around = drawn_around(&mut rng, &inputs);
     let mut drawing = Drawing::from_inputs(&inputs, most);
     let mut program = Program { around, inputs, steps: Vec::new(), results: Vec::new() };
     let length = 1 + rng.index(if long { 5 } else { 14 });
@@ -184,9 +181,8 @@ pub(crate) fn draw(seed: u64, subjects: &[Subject]) -> Program {
     program
 }
 
-/// Up to two transforms around each other, and in one program of eight another one.
-fn drawn_around(rng: &mut Rng, inputs: &[Input], seed: u64) -> Vec<Around> {
-    let count = [0, 0, 1, 1, 1, 2][rng.index(6)] + usize::from(seed % 8 == 3);
+fn drawn_around(rng: &mut Rng, inputs: &[Input]) -> Vec<Around> {
+    let count = [0, 0, 1, 1, 1, 2][rng.index(6)];
     let float = inputs.iter().any(|input| input.role == Role::Argument && input.aval.dtype.is_float());
     (0..count)
         .map(|_| rng.pick(&AROUND))
@@ -358,7 +354,6 @@ impl Drawing {
         let mut operands: Vec<Operand> = templates
             .iter()
             .map(|template| match template.dtype() {
-                Dtype::Int32 => Operand::Own(rng.pick(&INDEX)),
                 _ if is_index(template) => Operand::Own(template.dtype()),
                 Dtype::Bool => match self.one_of(rng, |array| array.dtype() == Dtype::Bool) {
                     Some(value) if fitted => Operand::Fitted(value, template.shape().to_vec()),
@@ -414,12 +409,7 @@ fn is_index(array: &Array) -> bool {
 /// Whether operands have to have the shapes of the row's own.
 fn is_fitted(op: &Op, templates: &[Array]) -> bool {
     // MLX checks neither an index, a stride nor a window: what they may reach is known of the row's own shapes alone.
-    templates.iter().any(is_index) || starts(op, &REACH) || op.name.contains("::") && !is_activation(op)
-}
-
-/// Whether it is a function of mlx-rs's layers, which takes every shape; the layers themselves have names of types.
-fn is_activation(op: &Op) -> bool {
-    op.name.strip_prefix("nn::").is_some_and(|name| name.starts_with(char::is_lowercase))
+    templates.iter().any(is_index) || starts(op, &REACH) || op.name.contains("::")
 }
 
 /// A shape that something of this shape is multiplied by, joined with or broadcast with.
