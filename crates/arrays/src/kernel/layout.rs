@@ -103,7 +103,7 @@ impl Layout {
     }
 
     /// The scales of the blocks, and their biases if there are any, as `f32`: `numbers` are the children behind the codes.
-    pub(super) fn numbers(&self, numbers: &[Array]) -> Result<Vec<Array>, Exception> {
+    pub(crate) fn numbers(&self, numbers: &[Array]) -> Result<Vec<Array>, Exception> {
         let [scales, more @ ..] = numbers else { return Err(Exception::custom("scales are expected")) };
         let wide = |array: &Array| array.as_dtype(Dtype::Float32);
         let (scales, biases) = match (self.scheme.scaling, more) {

@@ -1,6 +1,5 @@
 //! Packed arrays whose scales are trained.
 
-use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops, stop_gradient};
 use tacit_core::transform::{Differentiable, apply};
 use tacit_core::{Aval, Result, Value};
@@ -11,9 +10,7 @@ use crate::format::trained_scales::{FloatScales, TrainedScales};
 use crate::kernel::{self, Coding, Layout, Nested, Scaling, Scheme, derivatives};
 use crate::packed::array::{PackedArray, Parts, checked};
 use crate::packed::dynamic8::Dynamic8Array;
-use crate::packed::read::dense;
 use crate::packed::super_blocks;
-use crate::packed::units::integers;
 
 impl FloatScales {
     /// The array `x`, in the shape in which its codes lie, coded by these scales as they are stored.
@@ -76,13 +73,11 @@ impl Stored {
     /// The scales as floats, one for each block, also where they are quantized themselves; nothing if there are none.
     pub(crate) fn float_scales(&self) -> Result<Option<FloatScales>> {
         let Some(scales) = &self.scales else { return Ok(None) };
-        if let Some((integers, _)) = integers(scales) {
-            let blocks = self.aval.size().div_ceil(self.block) as i32;
-            let rows = dense(integers)?.dense()?;
-            let row =
-                |number: i32| -> Result<Array> { Ok(rows.try_index(number)?.reshape(&[-1])?.try_index(..blocks)?) };
-            let biases = (rows.dim(0) > 1).then(|| row(1)).transpose()?;
-            return Ok(Some(FloatScales { scales: row(0)?, biases, global_scale: None }));
+        if let Some(Nested::Integers { .. }) = self.scheme.nested {
+            let (layout, children) = self.kernel(1)?;
+            let mut numbers = layout.numbers(&children[1..])?.into_iter();
+            let scales = numbers.next();
+            return Ok(scales.map(|scales| FloatScales { scales, biases: numbers.next(), global_scale: None }));
         }
         let scales = match self.double_quantized() {
             Some(nested) => decoded(nested)?,
@@ -102,6 +97,7 @@ impl<F: Format> TrainedScales for F {
     fn scales_of(&self, value: &Value) -> Option<FloatScales> {
         let array = value.downcast::<PackedArray<F>>().filter(|_| self.stores(value))?;
         let stored = array.stored();
+        // Those that are implicit arrays are not trained.
         stored.scales.as_ref()?.as_dense()?;
         stored.float_scales().ok()?
     }

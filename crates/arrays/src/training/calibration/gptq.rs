@@ -4,6 +4,7 @@ use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_core::{Aval, Error, Result, Value, tree};
 
 use crate::format::{AnyFormat, FloatScales};
+use crate::training::calibration::best::Best;
 use crate::training::calibration::calibrate::{Calibrate, errors, matrices};
 use crate::training::calibration::coder::{Coder, Scaled, dense};
 use crate::training::calibration::hessian::Hessian;
@@ -175,31 +176,27 @@ struct Run<'r> {
 impl Run<'_> {
     /// The numbers that are coded, and their scales: of each row the best that was found.
     fn fitted(&self, coder: &Scaled, refits: u32) -> Result<(Array, FloatScales)> {
-        let (mut codes, mut scales) = self.scaled(coder, None)?;
+        let (numbers, scales) = self.scaled(coder, None)?;
         if refits == 0 || !coder.has_free_scales() {
-            return Ok((codes, scales));
+            return Ok((numbers, scales));
         }
-        let error = |codes: &Array| Ok::<_, Error>(errors(&self.w.subtract(codes)?, &self.gram)?.sum_axis(1, true)?);
-        let mut least = error(&codes)?;
-        let mut keep = |candidate: &Array, by: &FloatScales| -> Result<(Array, FloatScales)> {
-            let lost = error(candidate)?;
-            let better = lost.lt(&least)?;
-            scales = by.where_better(&better, &scales)?;
-            codes = ops::select(&better, candidate, &codes)?;
-            least = ops::minimum(lost, &least)?;
-            transforms::eval([&codes, &least, &scales.scales].into_iter().chain(&scales.biases))?;
-            Ok((codes.clone(), scales.clone()))
-        };
+        let lost = |numbers: &Array| Ok::<_, Error>(errors(&self.w.subtract(numbers)?, &self.gram)?.sum_axis(1, true)?);
+        let mut best = Best { lost: lost(&numbers)?, numbers, scales };
         let own = coder.fixed_scales(self.matrix, [self.w.dim(0), self.w.dim(1)])?;
         let squares = self.gram.diagonal(None, None, None)?;
         let searched = Search { coder, w: self.w.clone(), squares }.run(&own)?.scales;
-        let mut best = keep(&self.scaled(coder, Some(&searched))?.0, &searched)?;
+        let numbers = self.scaled(coder, Some(&searched))?.0;
+        best.keep(&numbers, &searched, &lost(&numbers)?)?;
         for _ in 0..refits {
-            let (fitted, numbers) = refitted(&self.w, &best.0, &best.1, &self.gram)?;
-            keep(&coder.read(&numbers, &fitted)?, &fitted)?;
-            best = keep(&self.scaled(coder, Some(&fitted))?.0, &fitted)?;
+            let (fitted, numbers) = refitted(&self.w, &best.numbers, &best.scales, &self.gram)?;
+            // The same codes, and then codes anew.
+            let reread = coder.read(&numbers, &fitted)?;
+            let again = self.scaled(coder, Some(&fitted))?.0;
+            for numbers in [reread, again] {
+                best.keep(&numbers, &fitted, &lost(&numbers)?)?;
+            }
         }
-        Ok(best)
+        Ok((best.numbers, best.scales))
     }
 
     /// The numbers that are coded, column by column, and their scales: those that are given, if they are.

@@ -1,9 +1,10 @@
 //! Scales for which the largest inputs lose least.
 
-use mlx_rs::{Array, Dtype, ops, transforms};
+use mlx_rs::{Array, Dtype, ops};
 use tacit_core::{Error, Result, Value};
 
 use crate::format::{AnyFormat, FloatScales};
+use crate::training::calibration::best::Best;
 use crate::training::calibration::calibrate::{Calibrate, matrices_and_squares};
 use crate::training::calibration::coder::{Coder, Scaled};
 use crate::training::calibration::refit::refitted;
@@ -87,13 +88,6 @@ pub(super) struct Search<'s> {
     pub(super) squares: Array,
 }
 
-/// What was found so far: the numbers that are coded, `f32[n, k]`, their scales and what each block loses by them, both `[n, groups]`.
-pub(super) struct Best {
-    numbers: Array,
-    pub(super) scales: FloatScales,
-    lost: Array,
-}
-
 impl Search<'_> {
     /// The best from the format's own scales on.
     pub(super) fn run(&self, own: &FloatScales) -> Result<Best> {
@@ -103,7 +97,7 @@ impl Search<'_> {
             let factor = Array::from_f32(UNIT * f32::from(multiple));
             let scales = own.mapped(|numbers| Ok(numbers.multiply(factor.as_dtype(numbers.dtype())?)?))?;
             let numbers = self.coder.read(&self.w, &scales)?;
-            self.keep(&mut best, &numbers, &scales)?;
+            best.keep(&numbers, &scales, &self.lost(&numbers)?)?;
         }
         let diagonal = ops::diag(&self.squares, None)?;
         for _ in 0..FITS {
@@ -111,8 +105,8 @@ impl Search<'_> {
             // The same codes, and then those that are nearest by the new scales.
             let again = self.coder.read(&self.w, &scales)?;
             let reread = self.coder.read(&numbers, &scales)?;
-            self.keep(&mut best, &reread, &scales)?;
-            self.keep(&mut best, &again, &scales)?;
+            best.keep(&reread, &scales, &self.lost(&reread)?)?;
+            best.keep(&again, &scales, &self.lost(&again)?)?;
         }
         Ok(best)
     }
@@ -120,23 +114,6 @@ impl Search<'_> {
     /// What each block loses, `[n, groups]`.
     fn lost(&self, numbers: &Array) -> Result<Array> {
         let lost = self.w.subtract(numbers)?.square()?.multiply(&self.squares)?;
-        Ok(self.blocks(&lost)?.sum_axis(2, false)?)
-    }
-
-    /// `[n, groups, group]` of `[n, k]`.
-    fn blocks(&self, numbers: &Array) -> Result<Array> {
-        Ok(numbers.reshape(&[self.w.dim(0), -1, self.coder.group])?)
-    }
-
-    /// Takes the blocks that lose less.
-    fn keep(&self, best: &mut Best, numbers: &Array, scales: &FloatScales) -> Result<()> {
-        let lost = self.lost(numbers)?;
-        let better = lost.lt(&best.lost)?;
-        let of_blocks = ops::select(better.expand_dims(2)?, self.blocks(numbers)?, self.blocks(&best.numbers)?)?;
-        best.numbers = of_blocks.reshape(self.w.shape())?;
-        best.scales = scales.where_better(&better, &best.scales)?;
-        best.lost = ops::minimum(lost, &best.lost)?;
-        transforms::eval([&best.numbers, &best.lost, &best.scales.scales].into_iter().chain(&best.scales.biases))?;
-        Ok(())
+        Ok(lost.reshape(&[self.w.dim(0), -1, self.coder.group])?.sum_axis(2, false)?)
     }
 }
