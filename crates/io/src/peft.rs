@@ -327,12 +327,11 @@ impl Settings {
     /// What a table has for a module: a key is the end of a path, or all of it behind `^`.
     fn pattern(&self, table: &str, module: &str) -> Result<Option<&Json>> {
         for (key, value) in self.config.get(table).map(Json::entries).unwrap_or_default() {
-            let whole = key.strip_prefix('^');
-            let path = whole.unwrap_or(key);
+            let path = key.strip_prefix('^').unwrap_or(key);
             if path.contains(['^', '$', '*', '+', '?', '(', '[', '{', '|', '\\']) {
                 return Err(self.wrong(table, format!("{key:?} is a regular expression, and only paths are read")));
             }
-            if whole.map_or_else(|| ends_with(module, path), |whole| module == whole) {
+            if module == path || (path == key && ends_with(module, path)) {
                 return Ok(Some(value));
             }
         }
