@@ -200,15 +200,17 @@ fn refuse_twice(tensors: &Tensors) -> Result<()> {
     })
 }
 
-/// Whether what the file has of the head is the adapter of its embedding: there may be another one, which is not to be lost.
+/// Whether what the file has of the head is what it has of its embedding: there may be another one, which is not to be lost.
 fn is_tied(tensors: &Tensors) -> Result<bool> {
     let get = |end: &str| tensors.names().find(|name| ends_with(name, end)).map(|name| tensors.get(name)).transpose();
     let same = |of_head: &str, of_embedding: &str| -> Result<bool> {
         let Some(head) = get(&format!("{HEAD_MODULE}.{of_head}"))? else { return Ok(true) };
         let Some(embedding) = get(&format!("embed_tokens.{of_embedding}"))? else { return Ok(false) };
-        Ok(head.shape() == embedding.t().shape() && Distance::between(&embedding.t(), &head)?.error <= 0.0)
+        let embedding = if of_head == of_embedding { embedding } else { embedding.t() };
+        Ok(head.shape() == embedding.shape() && Distance::between(&embedding, &head)?.error <= 0.0)
     };
-    Ok(same("lora_A.weight", "lora_embedding_B")? && same("lora_B.weight", "lora_embedding_A")?)
+    let factors = same("lora_A.weight", "lora_embedding_B")? && same("lora_B.weight", "lora_embedding_A")?;
+    Ok(factors && same("weight", "weight")?)
 }
 
 /// The model with what the file has of adapted modules themselves: biases that were trained, and embeddings.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tacit_io::json::Json;
-use tacit_io::{Tensors, peft, write};
+use tacit_io::{Metadata, Tensors, peft, write};
 use tacit_nn::Parameters;
 
 use crate::adapters::{lora, numbers};
@@ -82,5 +82,24 @@ fn an_adapter_of_a_tied_head_that_is_not_that_of_the_embedding_is_refused() {
         let error = peft::read(&*tied, &model).expect_err("is refused");
         let said = "lm_head.lora_A.weight: the model has no lm_head.weight\n";
         assert!(tied.message(&error).contains(said), "{error}");
+    }
+}
+
+/// What was trained as a whole is no adapter, and is lost no more than one.
+#[test]
+fn a_whole_head_that_is_not_the_embedding_is_refused() {
+    let model = Parameters::from([(EMBEDDING.to_owned(), numbers(&[6, 4], 1.0).into())]);
+    let tied = written(r#"{"ensure_weight_tying": true, "modules_to_save": ["embed_tokens"]}"#);
+    let read = |whole: &[(&str, f32)]| {
+        let tensors = whole.iter().map(|&(name, from)| (format!("base_model.model.{name}"), numbers(&[6, 4], from)));
+        write(tied.join("adapter_model.safetensors"), tensors.collect(), &Metadata::new()).expect("writes");
+        peft::read(&*tied, &model)
+    };
+    let head = "lm_head.weight";
+    let found = read(&[(EMBEDDING, 2.0), (head, 2.0)]).expect("reads")[EMBEDDING].dense().expect("dense");
+    assert!(found.eq_values(numbers(&[6, 4], 2.0)).expect("compares"));
+    for whole in [&[(EMBEDDING, 2.0), (head, 3.0)][..], &[(head, 2.0)]] {
+        let error = read(whole).expect_err("is refused");
+        assert!(tied.message(&error).contains("lm_head.weight: the model has no lm_head.weight\n"), "{error}");
     }
 }
