@@ -36,9 +36,8 @@ pub(crate) fn ranges(x: &Array, scheme: &Scheme, before: usize) -> Result<Vec<Ar
 /// The codes of `size` elements in blocks by these scales, and biases if there are any, and how all of these are stored.
 pub(crate) fn encoded_by(x: &Array, size: usize, numbers: &[Array], scheme: &Scheme) -> Result<(Array, Int8Array)> {
     let groups = scheme.integers()?;
-    let row = |row: &Array| ops::pad(row.reshape(&[-1])?, &[(0, x.dim(0) - row.size() as i32)][..], None, None);
-    let rows = numbers.iter().map(|numbers| row(numbers)?.reshape(&[-1, groups as i32]));
-    let rows = rows.collect::<Result<Vec<_>, _>>()?;
+    let row = |numbers: &Array| -> Result<Array> { Ok(in_blocks(numbers, scheme, 1)?.reshape(&[-1, groups as i32])?) };
+    let rows = numbers.iter().map(row).collect::<Result<Vec<_>>>()?;
     let scales = Int8Array::quantize(&ops::stack(&rows, 0)?, groups)?;
     // Codes are chosen for the scales as they are stored.
     let stored = dense(&scales)?.dense()?.reshape(&[numbers.len() as i32, -1, 1])?;
