@@ -18,7 +18,10 @@ pub(crate) fn encoded(x: &Array, scheme: &Scheme, block: usize, before: usize) -
 pub(crate) fn in_blocks(x: &Array, scheme: &Scheme, block: usize) -> Result<Array> {
     let groups = scheme.integers()?;
     let missing = x.size().next_multiple_of(block * groups) - x.size();
-    Ok(ops::pad(&x.reshape(&[-1])?, &[(0, missing as i32)][..], None, None)?.reshape(&[-1, block as i32])?)
+    let flat = x.reshape(&[-1])?;
+    // MLX copies what it pads, also with nothing.
+    let whole = if missing == 0 { flat } else { ops::pad(&flat, &[(0, missing as i32)][..], None, None)? };
+    Ok(whole.reshape(&[-1, block as i32])?)
 }
 
 /// The scales of blocks by their range, and the biases where they are no multiples of them: `f32[blocks, 1]`.
