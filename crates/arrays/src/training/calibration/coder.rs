@@ -131,7 +131,7 @@ impl Scaled {
 
     /// Whether scales are those of the weight as it was, and not of a group when it is reached.
     pub(super) fn is_fixed(&self) -> bool {
-        self.one || self.whole.global_scale.is_some() || self.is_nested()
+        self.is_relative() || self.is_nested()
     }
 
     /// Whether scales are quantized themselves, all of them together.
@@ -141,8 +141,12 @@ impl Scaled {
 
     /// Whether scales may be any others: not where one is that of all rows or all are relative to one, nor where they are powers of two.
     pub(super) fn has_free_scales(&self) -> bool {
-        let relative = self.one || self.whole.global_scale.is_some();
-        !relative && self.stored.scheme.scaling != Scaling::E8m0
+        !self.is_relative() && self.stored.scheme.scaling != Scaling::E8m0
+    }
+
+    /// Whether one scale is that of all rows, or all are relative to one.
+    fn is_relative(&self) -> bool {
+        self.one || self.whole.global_scale.is_some()
     }
 
     /// `numbers: f32[n, k]`, coded by the scales of a matrix, as floats, and read again.
