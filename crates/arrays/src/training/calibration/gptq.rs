@@ -88,8 +88,9 @@ impl Gptq {
     /// Of each row the best that was found is kept, so that none loses more than without. Scales that are quantized themselves are
     /// rounded together afterwards, and codes chosen once more: a row may lose a little by that.
     ///
-    /// Each refit takes as long as the codes themselves, and the search as long as one. Formats that are coded a block at a time, those of one scale for all rows,
-    /// and those whose scales are powers of two, or relative to one of the whole array, have no scales to fit.
+    /// Each refit takes as long as the codes themselves, and the search as long as one. Formats that are coded a block at a time, those
+    /// of one scale for all rows, and those whose scales are powers of two, or relative to one of the whole array, have no scales to
+    /// fit.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
