@@ -196,6 +196,21 @@ fn scales_that_are_quantized_stay_what_they_are() -> Result<()> {
     Ok(())
 }
 
+/// The last super-block is not whole, when fitted scales are rounded.
+#[test]
+fn fitted_scales_of_a_part_of_a_super_block_are_rounded() -> Result<()> {
+    let (x, w) = (inputs(1, 160), normal(7, &[3, 160]));
+    let seen = Observation::from_inputs(&x)?;
+    for text in ["k:3", "k:2", "nf4:32:double"] {
+        let format = format(text);
+        let codes = Gptq::default().with_refits(1)?.quantize(&format, &w, &seen)?;
+        assert!(format.stores(&codes), "{text}: {codes}");
+        let (found, plain) = (error(&x, &w, &codes), error(&x, &w, &format.quantize(&w)?));
+        assert!(found < 0.3 * plain, "{text}: {found} where rounding has {plain}");
+    }
+    Ok(())
+}
+
 #[test]
 fn half_floats_stay_half_floats() {
     let x = inputs(1, K as i32);

@@ -31,7 +31,14 @@ fn weighted(w: &Array, codes: &Value, seen: &Observation) -> Result<f32> {
 #[test]
 fn large_inputs_lose_less() -> Result<()> {
     let (w, seen) = (normal(2, &[24, K]), Observation::from_inputs(&inputs(256)?)?);
-    for (text, at_most) in [("affine:3:64", 0.6), ("affine:4:32", 0.8), ("nf4:64", 0.95), ("k:3", 0.8), ("k:2", 0.8)] {
+    for (text, at_most) in [
+        ("affine:3:64", 0.6),
+        ("affine:4:32", 0.8),
+        ("nf4:64", 0.95),
+        ("k:3", 0.8),
+        ("k:2", 0.8),
+        ("nf4:64:double", 0.99),
+    ] {
         for dtype in [Dtype::Float32, Dtype::Bfloat16] {
             let (format, w) = (format(text), w.as_dtype(dtype)?);
             let plain = weighted(&w, &format.quantize(&w)?, &seen)?;
