@@ -43,9 +43,10 @@ class Forward : public StandingAgain {
   }
 
  private:
-  // MLX's rule of a view by strides takes that view of the tangent, which must lie in rows: it may be a number that is broadcast.
+  // MLX's rules of a view by strides and of a split take those of the tangent, which must lie in rows: it may be a number that is
+  // broadcast, or go backwards.
   std::vector<array> in_rows(std::vector<array> tangents) const {
-    if (as<mlx::core::AsStrided>(*inner_) != nullptr) {
+    if (as<mlx::core::AsStrided>(*inner_) != nullptr || as<mlx::core::Split>(*inner_) != nullptr) {
       for (auto& tangent : tangents) {
         tangent = mlx::core::contiguous(tangent, false, inner_->stream());
       }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use expect_test::expect;
 use mlx_rs::fft::{irfft, rfft};
+use mlx_rs::ops::indexing::{IntoStrideBy, TryIndexOp};
 use mlx_rs::{Array, Dtype, ops};
 use tacit::transform::{custom_jvp, custom_vjp, grad, jvp};
 use tacit::tree::Gradient;
@@ -88,6 +89,16 @@ fn a_view_by_strides_has_the_tangent_of_one_number() {
     let along = Gradient::from(Array::from_f32(5.0));
     let (value, change) = jvp(Array::from_f32(2.0), along, view).expect("runs");
     assert_eq!((of(&value), of(&change)), (vec![2.0; 4], vec![5.0; 4]));
+}
+
+/// MLX takes each part of what goes backwards for its first number.
+#[test]
+fn parts_have_tangents_that_go_backwards() -> Result<()> {
+    let along = vector(&[1.0, 2.0, 3.0, 4.0]).try_index((..).stride_by(-1))?;
+    let second = |x: Array| x.split_equal(2, 0)?.swap_remove(1).negative();
+    let (_, change) = jvp(vector(&[0.0; 4]), Gradient::from(along), second)?;
+    assert_eq!(of(&change), [-2.0, -1.0]);
+    Ok(())
 }
 
 #[test]
