@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -68,18 +69,34 @@ void split_in_rows(const std::vector<array>& tracers, const std::vector<array>& 
   }
 }
 
-#ifndef MLX_HAS_WHOLE_LITERALS
-// Whether a number is another one in the source of a kernel that MLX fuses, where it has seven digits.
+// Whether the source of a kernel that MLX fuses has another number: written with one digit more than any text of the type keeps.
+template <class T>
+bool is_rounded(T number) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.*g", std::numeric_limits<T>::digits10 + 1, static_cast<double>(number));
+  return std::isfinite(number) && static_cast<T>(std::strtod(text, nullptr)) != number;
+}
+
+// Whether an array is such a number. Half floats have few enough digits.
 bool loses_digits(const array& value) {
   // MLX waits for a number that is still computed as well.
-  if (value.size() != 1 || value.dtype() != mlx::core::float32 || value.has_primitive() || value.is_tracer() ||
-      !has_readable_data(value)) {
+  if (value.size() != 1 || !is_inexact(value) || value.itemsize() < sizeof(float) || value.has_primitive() ||
+      value.is_tracer() || !has_readable_data(value)) {
     return false;
   }
-  auto number = value.item<float>();
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.7g", number);
-  return std::isfinite(number) && std::strtof(text, nullptr) != number;
+  switch (value.dtype().val()) {
+    case Dtype::Val::float32:
+      return is_rounded(value.item<float>());
+    case Dtype::Val::float64:
+      return is_rounded(value.item<double>());
+    // MLX 0.32.4 still writes seven digits of each part, and all of a float.
+    case Dtype::Val::complex64: {
+      auto number = value.item<mlx::core::complex64_t>();
+      return is_rounded(number.real()) || is_rounded(number.imag());
+    }
+    default:
+      return false;
+  }
 }
 
 // Has kernels read such numbers: what a node makes is not written into their source.
@@ -99,7 +116,6 @@ void keep_digits(const std::vector<array>& tracers, const std::vector<array>& ou
     }
   }
 }
-#endif
 
 bool any_tracer(const std::vector<array>& arrays) {
   return std::any_of(arrays.begin(), arrays.end(), [](const array& value) { return value.is_tracer(); });
@@ -244,20 +260,17 @@ class Program {
       program->capture(results_before(tracers, outputs));
       copy_captured(outputs);
       program->collective_ |= Group::any() && any_collective(tracers, outputs);
-      if (!any_tracer(program->inputs_)) {
-        split_in_rows(tracers, outputs);
+      if (any_tracer(program->inputs_)) {
+        return {std::move(outputs), nullptr};
       }
+      split_in_rows(tracers, outputs);
       // There is nothing left for MLX to simplify then, and it would take long: by the product of the inputs and the users.
-      if (std::any_of(outputs.begin(), outputs.end(), is_planned) && !any_tracer(program->inputs_)) {
+      if (std::any_of(outputs.begin(), outputs.end(), is_planned)) {
         program->replay_ = std::make_unique<Replay>(tracers, outputs);
         outputs.clear();
       }
-      if (!any_tracer(program->inputs_)) {
-#ifndef MLX_HAS_WHOLE_LITERALS
-        keep_digits(tracers, outputs);
-#endif
-        program->distinct_.part(outputs);
-      }
+      keep_digits(tracers, outputs);
+      program->distinct_.part(outputs);
       return {std::move(outputs), nullptr};
     }
   };

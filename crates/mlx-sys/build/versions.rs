@@ -38,8 +38,6 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
     Difference { define: "MLX_HAS_SCAN_SHAPES", since: Version([0, 32, 3]) },
     // `argmax` and `argmin` give the place of the first NaN, and pass over NaN before that but where a row begins with it.
     Difference { define: "MLX_HAS_PLACE_OF_NAN", since: Version([0, 32, 3]) },
-    // A number in the source of a fused kernel has all of its digits.
-    Difference { define: "MLX_HAS_WHOLE_LITERALS", since: Version([0, 32, 3]) },
     // The memory of an array is an `allocator::Data`, and only what MLX's allocator gave is donated.
     Difference { define: "MLX_HAS_OWNED_DATA", since: Version([0, 32, 4]) },
 ];

@@ -30,7 +30,7 @@ fn a_version_has_what_came_with_it_and_before() {
     assert_eq!(defines(OLDEST).count(), 0);
     assert_eq!(
         defines(Version([0, 32, 3])).collect::<Vec<_>>(),
-        ["MLX_HAS_GATHER_QMM_SCALE", "MLX_HAS_SCAN_SHAPES", "MLX_HAS_PLACE_OF_NAN", "MLX_HAS_WHOLE_LITERALS"]
+        ["MLX_HAS_GATHER_QMM_SCALE", "MLX_HAS_SCAN_SHAPES", "MLX_HAS_PLACE_OF_NAN"]
     );
     assert_eq!(defines(Version([1, 0, 0])).count(), DIFFERENCES.len());
 }

@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use expect_test::expect;
 use mlx_rs::error::Exception;
 use mlx_rs::fft::irfft;
-use mlx_rs::{Array, Dtype, ops, random, transforms};
+use mlx_rs::{Array, Dtype, complex64, ops, random, transforms};
 use tacit::compile::{CompileOptions, Compiled, Constants};
 use tacit::pass::Passes;
 use tacit::transform::{checkpoint, grad, jvp, vjp, vmap};
@@ -343,6 +343,13 @@ fn fused_graphs_give_the_numbers_of_the_eager_ones() -> Result<()> {
         let result = compile_with(options, from).call(&large)?.dense()?;
         assert_eq!(result.as_slice::<f32>(), from(large.clone())?.as_slice::<f32>(), "shapeless: {shapeless}");
     }
+    // MLX writes seven digits of each part of a complex one.
+    let number = Array::from_complex(complex64::new(12_345_678.0, 12_345_679.0));
+    let from = |x: Array| x.subtract(&number)?.negative();
+    let (large, allowed) =
+        (large.as_dtype(Dtype::Complex64)?, CompileOptions { constants: Constants::Allow, ..denied() });
+    let result = compile_with(allowed, from).call(&large)?.dense()?;
+    assert_eq!(result.as_slice::<complex64>(), from(large)?.as_slice::<complex64>());
     Ok(())
 }
 
